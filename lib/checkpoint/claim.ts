@@ -7,9 +7,9 @@
 // claim with a free lock belongs to a dead save, and its folders may be deleted.
 //
 // A lock is reliable within one kernel: on a local file system, or between processes of one host
-// since its last boot. A network file system may keep locks per host, or have none. There, one host
-// cannot detect whether a save of another host still runs, so a claim counts as abandoned one day
-// after its creation.
+// since its last boot. A network file system may keep locks per host, or may not support locks.
+// There, one host cannot detect whether a save of another host still runs, so a claim counts as
+// abandoned one day after its creation.
 import { randomBytes } from 'node:crypto';
 import { close, fstat, fsync, open, writeFile } from 'node:fs';
 import { readdir, readFile, statfs, unlink } from 'node:fs/promises';
@@ -28,8 +28,7 @@ const PURPOSE =
   'A save of @ds/native is under way. The next save deletes this file if this one has died.';
 
 /**
- * File systems, by the type of statfs, whose locks are visible to every process that sees the
- * files.
+ * File systems, by the type of statfs. Every process that sees their files also sees their locks.
  */
 const LOCAL = new Set([
   0xef53, // ext2 to ext4
@@ -49,7 +48,7 @@ interface Statement {
   boot: string | null;
   /** Whether the file system supports locks. */
   locked: boolean;
-  /** `host` and `pid` are only for users who read the file. */
+  /** `host` and `pid` only inform a user. */
   host: string;
   pid: number;
 }
@@ -119,7 +118,7 @@ async function deleteClaim(path: string, descriptor: number): Promise<void> {
 }
 
 /**
- * Calls `clear` with the owner of every claim in `dir` whose save is dead. If `clear` resolves with
+ * Calls `clear` with the owner of every claim of a dead save in `dir`. If `clear` resolves with
  * true (the folders of the owner are gone), the claim is deleted. The lock keeps two saves from
  * clearing the same owner. Failures are ignored, because leftovers do not block a save.
  */
@@ -169,8 +168,8 @@ async function isDead(
 }
 
 /**
- * Resolves with true if the lock was free and is now held, false if another process holds it, and
- * null if the file system has no locks.
+ * Resolves with true if the lock was free and is now held, and with false if another process holds
+ * it. Resolves with null if the file system has no locks.
  */
 async function tryLock(descriptor: number): Promise<boolean | null> {
   return lockFile(descriptor).catch((error: unknown) => {

@@ -216,8 +216,8 @@ async function pointLatest({ dir, tag, claim }: Draft): Promise<void> {
 
 /**
  * Returns the folder of `tag`: `dir`/`tag`, or else the .old folder that a save left when it died
- * between its two renames. Returns null if there is none. Changes nothing on disk. Throws DS_IO if
- * `dir` cannot be read.
+ * between its two renames. Returns null without such a folder. Changes nothing on disk. Throws
+ * DS_IO if `dir` cannot be read.
  */
 export async function find(dir: string, tag: string): Promise<string | null> {
   const final = join(dir, tag);
@@ -230,7 +230,7 @@ export async function find(dir: string, tag: string): Promise<string | null> {
 
 /**
  * Moves back the checkpoints that the save `owner` set aside, and deletes its drafts. Returns
- * whether none of its folders is left.
+ * whether all its folders are gone.
  */
 async function clearOwner(dir: string, owner: string): Promise<boolean> {
   const ofOwner = async () =>

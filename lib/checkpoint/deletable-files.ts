@@ -62,8 +62,8 @@ async function statusOf(path: string): Promise<Stats | null> {
 }
 
 /**
- * Deletes the files of `folder` for which `isOwn` returns true, the manifest last, then the folder.
- * Returns false if other files remain; the folder then stays.
+ * Deletes the files of `folder` that `isOwn` accepts, the manifest last, then the folder. Returns
+ * false if other files remain; the folder then stays.
  */
 export async function removeOwn(
   folder: string,

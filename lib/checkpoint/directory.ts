@@ -1,6 +1,6 @@
-// File names in a checkpoint folder: DeepSpeed's layout with safetensors files. D is a data rank,
-// MM the index of a model partition (the ranks of a model that is divided by tensor or pipeline
-// parallelism; 00 if it is not divided).
+// File names in a checkpoint folder: DeepSpeed's layout with safetensors files. D is a data rank.
+// MM is the index of a model partition, which tensor and pipeline parallelism make; 00 if the model
+// is not divided.
 //
 //   <dir>/latest                                                    text: the tag to resume from
 //   <dir>/<tag>/mp_rank_MM_model_states.safetensors                 stages 0-2: weights, buffers
@@ -25,8 +25,7 @@ export const MANIFEST = 'manifest.json';
 const MAX_LATEST_BYTES = 4096;
 
 /**
- * Identifies what one rank saves: `data` is its data rank, `model` the index of its model
- * partition.
+ * Identifies the files of a rank. `data`: its data rank. `model`: the index of its model partition.
  */
 export interface PartNumber {
   data: number;
@@ -75,8 +74,8 @@ function isTag(tag: unknown): tag is string {
 }
 
 /**
- * Throws DS_CHECKPOINT unless `tag` is a valid tag: one file name that stays in the folder, is not
- * reserved, and is unchanged by a round trip through `latest`. The error names `file`, the file
+ * Throws DS_CHECKPOINT unless `tag` is a valid tag: one file name that stays in the folder and is
+ * not reserved. A round trip through `latest` must not change it. The error names `file`, the file
  * that contains the tag.
  */
 export function requireTag(tag: unknown, file = ''): asserts tag is string {
@@ -174,7 +173,7 @@ export async function readLatest(dir: string): Promise<string> {
 }
 
 /**
- * Returns the error that `dir` lacks `expected`; it names what `dir` contains. Throws as
+ * Returns the error that `dir` lacks `expected`. It names the contents of `dir`. Throws as
  * listTags().
  */
 export async function missingTag(dir: string, expected: string): Promise<DsError> {

@@ -154,7 +154,7 @@ async function copyInto(path: string, folder: string): Promise<string> {
   return name;
 }
 
-/** Keys of config.json whose numbers transformers 5 requires to be floats. */
+/** Keys of config.json with numbers that transformers 5 requires to be floats. */
 const FLOATS = [
   'attention_dropout',
   'router_jitter_noise',
@@ -203,8 +203,7 @@ const WHOLE_FLOAT = new RegExp(`^(\\s*"(?:${FLOATS.join('|')})": -?\\d+)(?=,?$)`
 const FLOAT_LIST = new RegExp(`^\\s*"(?:${FLOAT_LISTS.join('|')})": \\[$[^\\]]*\\]`, 'gm');
 
 /**
- * Returns the text of a config.json in which the whole numbers of FLOATS and FLOAT_LISTS have a
- * ".0".
+ * Returns the text of a config.json with ".0" after whole numbers of FLOATS and FLOAT_LISTS.
  */
 const withFloats = (text: string): string =>
   text

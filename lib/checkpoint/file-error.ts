@@ -38,7 +38,7 @@ export async function ifThere<T>(path: string, body: () => Promise<T>): Promise<
 
 /**
  * Runs `body` and converts errors of Node's file calls to DS_IO. The error names the path of the
- * failed call, or `location` if the call has none.
+ * failed call, or `location` for a call without a path.
  */
 export async function orDsError<T>(location: string, body: () => Promise<T>): Promise<T> {
   try {

@@ -54,8 +54,8 @@ export function readSliceNames(value: JsonValue | undefined): SliceNames | null 
 }
 
 /**
- * Returns `source` as slices whose values are computed when they are requested. The caller must
- * request them in order: the first request creates the whole tensor, the last one releases it.
+ * Returns the slices of `source`. Their values are computed when they are requested. The caller
+ * must request them in order: the first request creates the whole tensor, the last one releases it.
  */
 export function inFileSlices(
   source: TensorSource,

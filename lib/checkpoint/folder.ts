@@ -1,4 +1,4 @@
-// Opens files whose names come from other files. Only regular files directly in the given folder
+// Opens files by names that come from other files. Only regular files directly in the given folder
 // are allowed, so that a name cannot lead elsewhere. Weights may also be symbolic links that stay
 // in their folder or in the cache of the Hugging Face hub.
 
@@ -37,8 +37,8 @@ interface Links {
 
 /**
  * Opens the file `name` of `folder`. Throws DS_CHECKPOINT if the name is not directly in the
- * folder, or if it is a folder, a missing file, or a link that is not followed. Throws DS_IO if the
- * file cannot be opened.
+ * folder. Throws it too for a folder, a missing file, or a link that is not followed. Throws DS_IO
+ * if the file cannot be opened.
  */
 export async function openInside(
   folder: string,

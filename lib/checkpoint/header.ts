@@ -27,7 +27,7 @@ export interface TensorEntry {
 
 /** Dtypes of codes that become weights with a scale: one code per byte, or several per word. */
 type CodeDType = 'F8_E4M3' | 'I8' | 'U32';
-/** The dtype with which the bytes of codes are read. */
+/** The dtype for reading the bytes of codes. */
 const CODES = new Map<unknown, DType>([
   ['F8_E4M3', 'u8'],
   ['I8', 'u8'],
@@ -203,7 +203,7 @@ function parseEntry(
   return { name, dtype, shape, start, end, ...(code && { code }) };
 }
 
-/** Returns the error for a tensor whose dtype this library does not read. */
+/** Returns the error for a tensor with a dtype that this library does not read. */
 export function unreadDType(location: string, dtype: unknown): DsError {
   const hint = NOT_READ.includes(dtype) ? UNREAD : DAMAGED;
   return damagedError(location, [...DTYPES.keys()].join(', '), formatField(dtype), hint);

@@ -58,7 +58,7 @@ export interface Manifest {
   state: JsonObject;
   /** State of each rank that saved a part. */
   ranks: readonly JsonObject[];
-  /** Description of the model for other libraries; null if the model has none. */
+  /** Description of the model for other libraries, or null. */
   description: JsonObject | null;
 }
 

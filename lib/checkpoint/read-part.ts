@@ -1,4 +1,4 @@
-// Reads from a file those elements of a stored part that a wanted range contains.
+// Reads elements from a file: the intersection of a stored part and a wanted range.
 
 import {
   type Box,
@@ -74,7 +74,7 @@ class BoxReader {
     this.itemBytes = dtypeSize(into.dtype);
   }
 
-  /** Reads a box that lies inside of the stored and the wanted box. */
+  /** Reads a box, which must lie inside the stored and the wanted box. */
   async read(box: Box): Promise<void> {
     const run = runShape(box, [this.stored.range.box, this.wanted.box]);
     if (numel(run) === numel(box.shape) || numel(run) * this.itemBytes >= DIRECT_BYTES) {

@@ -91,8 +91,8 @@ export class SafetensorsFile {
 
   /**
    * Overwrites a range of `tensor`, which is contiguous. Throws DS_SHAPE if it is not contiguous,
-   * DS_CHECKPOINT if its dtype differs or the range exceeds the entry or the tensor, DS_IO if the
-   * read fails.
+   * DS_IO if the read fails. Throws DS_CHECKPOINT if its dtype differs, or if the range exceeds the
+   * entry or the tensor.
    */
   async readRange(entry: TensorEntry, range: ReadRange, tensor: Tensor): Promise<void> {
     requireContiguous(entry.name, tensor);

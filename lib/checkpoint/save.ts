@@ -75,7 +75,7 @@ export interface CheckpointContent<Kept extends Shard = Shard> {
    */
   modelIsSharded: boolean;
   optimizer: readonly Kept[];
-  /** All tensors of which this rank saves a part, as whole tensors. */
+  /** All tensors with a part that this rank saves, as whole tensors. */
   catalog: Catalog;
   /**
    * JSON state that is the same on all ranks, such as counters and the schedule. Rank 0's is saved.
@@ -87,7 +87,7 @@ export interface CheckpointContent<Kept extends Shard = Shard> {
   description: JsonObject | null;
 }
 
-/** What a rank reports to the others after its write. */
+/** The report of a rank to the others after its write. */
 interface Written extends Pick<CheckpointContent, 'part' | 'rankState'> {
   files: readonly FileRecord[];
   /** The digest of the rank's catalog. */

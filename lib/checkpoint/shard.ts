@@ -22,7 +22,7 @@ export interface Remote {
   borrow(offset: number, numel: number): PendingTensor;
 }
 
-/** A tensor whose values are complete after wait() returns or arrived() resolves. */
+/** A tensor with values that are complete after wait() returns or arrived() resolves. */
 export interface PendingTensor {
   readonly tensor: Tensor;
   /** Blocks the thread until the values are complete. */
@@ -46,8 +46,8 @@ export function* partsOf({
 }
 
 /**
- * A part of the tensor `name`, whose whole shape is `shape`: `tensor.numel` elements of `box`, in
- * row-major order, from index `from` on.
+ * A part of the tensor `name` with the whole shape `shape`. The part has `tensor.numel` elements of
+ * `box`, in row-major order, from index `from` on.
  */
 export interface Shard {
   name: string;
@@ -60,7 +60,7 @@ export interface Shard {
   tensor: Tensor | Remote;
 }
 
-/** A shard whose values are in memory. */
+/** A shard with values in memory. */
 export interface LocalShard extends Shard {
   tensor: Tensor;
 }

@@ -32,11 +32,11 @@ export const BEGIN_EXPORT = 'comparing tensors';
  * Writes `dir`/`file` from all ranks and resolves with its path. The file appears when it is
  * complete.
  *
- * - `tensors`: all tensors of which this rank has a part, as whole tensors.
- * - `shards`: this rank's parts. Those of all ranks together contain every element once.
+ * - `tensors`: all tensors with a part on this rank, as whole tensors.
+ * - `shards`: this rank's parts. The parts of all ranks together contain every element once.
  *
- * Throws on all ranks: DS_IO if a write fails, DS_CHECKPOINT if elements are missing or another
- * file is at the path, DS_COMM if a rank does not call it.
+ * Throws on all ranks: DS_IO if a write fails, DS_COMM if a rank does not call it. Throws
+ * DS_CHECKPOINT on all ranks if elements are missing or another file is at the path.
  */
 export async function writeTogether(
   { dir, file }: { dir: string; file: string },

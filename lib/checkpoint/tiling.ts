@@ -22,7 +22,7 @@ interface Flaw {
 /**
  * Returns null if the ranges contain each element of a tensor of `shape` exactly once, else a flaw.
  * The ranges must lie inside the tensor. Time for n parts: n log n if they form a grid or are
- * ranges of one box; n^2 if no straight cut divides them, which no model layout produces.
+ * ranges of one box. It is n^2 if no straight cut divides them, which no model layout produces.
  */
 export function findFlaw(shape: readonly number[], ranges: readonly BoxRange[]): Flaw | null {
   const tiles: Box[] = [];
@@ -94,7 +94,7 @@ function findTilingFlaw(whole: Box, tiles: readonly Box[]): Flaw | null {
 }
 
 /**
- * Divides a region along the first dimension in which a cut crosses no tile. Returns the parts; a
+ * Divides a region along the first dimension with a cut that crosses no tile. Returns the parts; a
  * flaw if a gap is found; null if no cut exists.
  */
 function divide(region: Region): Region[] | Flaw | null {

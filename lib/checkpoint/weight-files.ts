@@ -36,7 +36,7 @@ export function isExportFile(name: string): boolean {
 
 const MAX_JSON_BYTES = 64 * 2 ** 20;
 
-/** A file whose tensors are read by name. */
+/** A file that is read by names of tensors. */
 type TensorFile = SafetensorsFile | GgufFile;
 
 interface TensorLocation {
@@ -46,7 +46,7 @@ interface TensorLocation {
 
 /** The JSON files and the open weight files of a folder. All have the same state. */
 interface Contents extends Pick<OpenedFiles, 'close'> {
-  /** Content of config.json; null if there is none. */
+  /** Content of config.json, or null. */
   config: JsonObject | null;
   files: readonly TensorFile[];
   locations: ReadonlyMap<string, TensorLocation>;
@@ -122,7 +122,7 @@ export class WeightFiles {
     return this.contents.files.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
-  /** Content of config.json; null if the folder has none. */
+  /** Content of config.json; null for a folder without this file. */
   get config(): JsonObject | null {
     return this.contents.config;
   }
@@ -191,7 +191,7 @@ async function openFolder(path: string, hasCodes: boolean): Promise<Contents & O
 
 /**
  * Returns the content of generation_config.json, the sampling settings of the model in `folder`;
- * null if there is none. Throws DS_CHECKPOINT if it is damaged, DS_IO.
+ * null without this file. Throws DS_CHECKPOINT if it is damaged, DS_IO.
  */
 export async function generationOf(folder: string): Promise<JsonObject | null> {
   return (await findJson(folder, GENERATION_FILE))?.value ?? null;

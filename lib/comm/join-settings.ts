@@ -24,8 +24,8 @@ export interface InitOptions {
   /** Whether this process serves the job's store. Default: true on rank 0. */
   serveStore?: boolean;
   /**
-   * Device of the rank. "cuda": the GPU of the local rank; throws if there is none. Default:
-   * "auto", the same GPU, else the CPU.
+   * Device of the rank. "cuda": the GPU of the local rank; throws without a GPU. Default: "auto",
+   * the same GPU, else the CPU.
    */
   device?: string | Device;
   /** Sizes of the axes pp, dp, sp and tp, equal on every rank. Default: all ranks on dp. */

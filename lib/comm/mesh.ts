@@ -62,9 +62,8 @@ export class Mesh<Name extends string = Axis> {
 }
 
 /**
- * Returns the mesh of this rank, and the text with which the rank reports it. If `given` does not
- * fit the number of ranks, `refused` is the error. The rank first reports the mesh, then throws the
- * error.
+ * Returns the mesh of this rank, and its text for other ranks. If `given` does not fit the number
+ * of ranks, `refused` is the error. The rank first reports the mesh, then throws the error.
  */
 export function meshOf(
   ranks: number,

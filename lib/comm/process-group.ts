@@ -351,7 +351,7 @@ const libraryFolders = [__dirname, `${dirname(__dirname)}${sep}runtime`];
 
 /**
  * Returns the place of the call, such as "train.js:12": the nearest stack frame outside the
- * library's communication code. Returns '' if there is none.
+ * library's communication code. Returns '' without such a frame.
  */
 function callSite(): string {
   const holder: { stack?: string } = {};

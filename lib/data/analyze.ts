@@ -59,9 +59,9 @@ const OP = 'data.analyze';
 const BATCH = 256;
 
 /**
- * Measures all samples of `dataset`. For each metric NAME, writes FOLDER/NAME/NAME_index_to_sample
- * and FOLDER/NAME/NAME_index_to_metric (.bin and .idx) in the layout of DeepSpeed's DataAnalyzer.
- * Reads all samples once, or twice for "vocab_rarity".
+ * Measures all samples of `dataset`. For each metric NAME, writes NAME_index_to_sample and
+ * NAME_index_to_metric (.bin and .idx) to FOLDER/NAME. The layout is that of DeepSpeed's
+ * DataAnalyzer. Reads all samples once, or twice for "vocab_rarity".
  *
  * - Throws DS_ARGUMENT for invalid options.
  * - Throws DS_DATA if a sample has no tokens, or a value is not a whole number.
@@ -295,12 +295,12 @@ class VocabularyRarity implements SampleMetric {
   }
 }
 
-/** Names of the fields in which a sample may have its tokens. */
+/** Names of the fields that may contain a sample's tokens. */
 const FIELDS = ['tokens', 'ids', 'input_ids'];
 
 /**
- * Returns the tokens of a sample, without those that its attention mask excludes. Throws DS_DATA if
- * the sample has no tokens.
+ * Returns the tokens of a sample. Its attention mask may exclude some. Throws DS_DATA if the sample
+ * has no tokens.
  */
 function readTokens(sample: unknown, index: number): ArrayLike<number> {
   const fields = (sample ?? {}) as Record<string, unknown>;

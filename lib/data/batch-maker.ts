@@ -10,7 +10,9 @@ import { createUploader, type Uploader } from './upload.js';
 import { type PoolOptions, WorkerPool } from './worker-pool.js';
 import type { Reply, Work } from './worker-protocol.js';
 
-/** What a pass makes: for each batch, the indices of its samples, or a round of a stream (Work). */
+/**
+ * The batches of a pass: for each batch, the indices of its samples, or a round of a stream (Work).
+ */
 export interface PassPlan<Work> {
   /** Number of batches. Infinity for a stream without a known length. */
   readonly batches: number;

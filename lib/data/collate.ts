@@ -27,7 +27,7 @@ export type Batched<Sample> = unknown extends Sample
  * Stacks samples along a new first dim and returns the batch on `device`. Numbers become f32; typed
  * arrays and tensors keep their dtype. Arrays and plain objects, at any depth, are stacked field by
  * field. The caller owns the tensors. Throws DS_DATA if samples differ in structure or length,
- * DS_ARGUMENT if `samples` is not a list of samples, DS_DEVICE if there is no such device.
+ * DS_ARGUMENT if `samples` is not a list, DS_DEVICE for an unknown device.
  */
 export function collate<Sample>(
   samples: readonly Sample[],

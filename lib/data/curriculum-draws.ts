@@ -1,5 +1,5 @@
-// CurriculumDraws: draws the samples of each step among those within the difficulty of the step.
-// Draws depend only on seed and step. Source: DeepSpeed's DeepSpeedDataSampler.
+// CurriculumDraws: draws the samples of each step among all samples within its difficulty. Draws
+// depend only on seed and step. Source: DeepSpeed's DeepSpeedDataSampler.
 
 import type { DsError } from '../errors.js';
 import { dataError } from '../runtime/input-errors.js';

@@ -39,7 +39,7 @@ export interface CurriculumMetric {
   /** Path of index_to_metric without .bin or .idx. Required for the difficulty type "value". */
   indexToMetricPath?: string;
   /**
-   * "value": accepts samples whose metric is at most the difficulty. "percentile": accepts the
+   * "value": accepts samples with a metric of at most the difficulty. "percentile": accepts the
    * easiest fraction of all samples, which is the difficulty divided by maxDifficulty. Default:
    * "value".
    */
@@ -167,8 +167,8 @@ export class CurriculumSampler extends Sampler {
   }
 
   /**
-   * @internal Returns a digest of each metric, by which an engine compares ranks; null for a metric
-   * that accepts all samples.
+   * @internal Returns a digest of each metric; null for a metric that accepts all samples. An
+   * engine compares the digests of all ranks.
    */
   digests(): Record<string, string | null> {
     return Object.fromEntries(Array.from(this.metrics, ([name, { digest }]) => [name, digest]));

@@ -1,5 +1,5 @@
 // Curriculum schedules: the difficulty of samples at each step of training. Formulas and rounding
-// are those of DeepSpeed's CurriculumScheduler.
+// equal DeepSpeed's CurriculumScheduler.
 
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
@@ -91,7 +91,7 @@ export class DifficultyPath {
   private step = 0;
   private difficulty = Number.NEGATIVE_INFINITY;
 
-  /** `op` names the schedule in errors. `max`: the difficulty from which on it is constant. */
+  /** `op` names the schedule in errors. `max`: the difficulty after which it is constant. */
   constructor(
     private readonly op: string,
     private readonly schedule: CurriculumSchedule,

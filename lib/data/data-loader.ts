@@ -88,7 +88,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   private readonly dropLast: boolean;
   private readonly maker: BatchMaker<Uint32Array, Batch>;
   private position: Position = { epoch: 0, served: 0 };
-  /** The current iteration; null if none runs. */
+  /** The current iteration, or null. */
   private pass: Pass | null = null;
 
   /**
@@ -218,8 +218,8 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Returns the remaining samples of the epoch. If none remain, goes to the next epoch and returns
-   * its samples; they are empty at the end of the sampler.
+   * Returns the remaining samples of the epoch. At the end of the epoch, goes to the next epoch and
+   * returns its samples. The result is empty at the end of the sampler.
    */
   private skipFinishedEpoch(): Uint32Array {
     const order = readOrder(this.sampler, this.position.served, this.dataset);
@@ -327,7 +327,7 @@ function createMaker<Sample, Batch>(
 
 /**
  * Returns the checked options of worker threads; null without workers. Throws DS_ARGUMENT if the
- * dataset has no source from which a worker can build it.
+ * dataset has no source for workers.
  */
 export function readWorkerOptions(
   { source }: { source?: DatasetSource | undefined },

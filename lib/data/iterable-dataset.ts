@@ -39,8 +39,8 @@ export function isIterableDataset<Sample = unknown>(
 }
 
 /**
- * Throws DS_ARGUMENT unless `value` has iterate(). A generator object has none, because it can be
- * iterated only once.
+ * Throws DS_ARGUMENT unless `value` has iterate(). A generator object has no iterate(), because it
+ * can be iterated only once.
  */
 export function requireIterableDataset(value: unknown): void {
   if (isIterableDataset(value)) return;

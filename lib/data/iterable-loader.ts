@@ -61,8 +61,8 @@ interface Position {
  * epoch, and then goes to the next epoch.
  *
  * - A round has one batch of B samples for each of N ranks. Round g has the samples from g B N to
- *   (g + 1) B N - 1. Rank r takes those whose index modulo N is r. With W workers, worker g modulo
- *   W makes its batch.
+ *   (g + 1) B N - 1. Rank r takes each sample with index modulo N = r. With W workers, worker g
+ *   modulo W makes its batch.
  * - So the order is that of the dataset, for any number of ranks and workers. After
  *   loadStateDict(), the loader continues with the next sample.
  * - If the last round is incomplete, all ranks drop it with dropLast. Otherwise its samples are
@@ -81,7 +81,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   private readonly roundOptions: RoundOptions;
   private readonly maker: BatchMaker<Round, Batch | null>;
   private position: Position = { epoch: 0, served: 0 };
-  /** The current iteration; null if none runs. */
+  /** The current iteration, or null. */
   private pass: object | null = null;
 
   /**

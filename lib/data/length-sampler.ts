@@ -1,4 +1,4 @@
-// LengthGroupedSampler: a random order in which a batch has samples of similar length.
+// LengthGroupedSampler: a random order with samples of similar length in each batch.
 
 import type { JsonObject } from '../../types/json.js';
 import { valueError } from '../runtime/input-errors.js';

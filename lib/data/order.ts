@@ -92,7 +92,7 @@ export function drawWithReplacement(
   return Uint32Array.from({ length: count }, () => firstAbove(sums, random.unit() * total));
 }
 
-/** Returns the first index of the ascending `sums` whose sum is larger than `value`. */
+/** Returns the index of the first number in the ascending `sums` that is larger than `value`. */
 function firstAbove(sums: Float64Array, value: number): number {
   let [low, high] = [0, sums.length - 1];
   while (low < high) {
@@ -104,8 +104,8 @@ function firstAbove(sums: Float64Array, value: number): number {
 }
 
 /**
- * Draws `count` different numbers less than weights.length, in the order in which draws without
- * replacement return them: by descending log(u) / weight. Source: Efraimidis & Spirakis 2006.
+ * Draws `count` different numbers less than weights.length without replacement. Returns them by
+ * descending log(u) / weight, which is the order of such draws. Source: Efraimidis & Spirakis 2006.
  */
 export function drawWithoutReplacement(
   weights: Float64Array,

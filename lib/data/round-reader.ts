@@ -70,8 +70,8 @@ export class RoundReader<Sample> {
   }
 
   /**
-   * Collects this rank's samples of a round. Each yield asks the caller for the next sample, so
-   * that read() and readAsync() can share this code.
+   * Collects this rank's samples of a round. Each yield requests the next sample from the caller,
+   * so that read() and readAsync() can share this code.
    */
   private *collect(round: Round): Generator<void, Sample[] | null, IteratorResult<Sample>> {
     const { epoch, start, rank, worldSize, batchSize, dropLast } = round;
@@ -160,7 +160,7 @@ function openSamples<Sample>(samples: Samples<Sample>): OpenedSamples<Sample> {
 
 /**
  * Returns the function that opens an iterator of `samples`, the result of iterate(). Throws DS_DATA
- * if there is none.
+ * if `samples` is not iterable.
  */
 export function getIteratorMethod(samples: unknown): { open: () => unknown; isAsync: boolean } {
   const isObjectOrList = isObject(samples) || Array.isArray(samples);

@@ -66,7 +66,7 @@ export function isTensor(value: unknown): boolean {
   return typeof value === 'object' && value !== null && 'toRaw' in value && 'dtype' in value;
 }
 
-/** Returns the error of a worker thread whose sample contains a tensor: tensors cannot be sent. */
+/** Returns the error of a worker thread for a sample with a tensor: tensors cannot be sent. */
 export function tensorInWorkerError(location: string): DsError {
   return dataError(
     location,

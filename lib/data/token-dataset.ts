@@ -57,8 +57,8 @@ export class TokenDataset implements Dataset<TokenWindow> {
   }
 
   /**
-   * The source from which worker threads build the dataset. All threads read the same memory.
-   * Tokens that are not in shared memory are copied there once.
+   * The source for worker threads. All threads read the same memory. Tokens that are not in shared
+   * memory are copied there once.
    */
   get source(): DatasetSource {
     this.shared ??= copyToSharedMemory(this.tokens);

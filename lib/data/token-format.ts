@@ -58,8 +58,8 @@ function tokenError(location: string, at: number, token: number | bigint): Error
 }
 
 /**
- * Bytes of llm.c's header: 256 32-bit integers, of which the first three are magic, version and
- * number of tokens.
+ * Bytes of llm.c's header: 256 32-bit integers. The first three are magic, version and number of
+ * tokens.
  */
 export const LLMC_HEADER_BYTES = 1024;
 

@@ -38,7 +38,7 @@ export class DirectUpload implements Uploader {
   dispose(): void {}
 }
 
-/** Maximum number of batches whose copies may run at a time. */
+/** Maximum number of batches with running copies. */
 const SLOTS = 3;
 /** Arrays in a slot start at multiples of this many bytes. */
 const ALIGNMENT = 256;

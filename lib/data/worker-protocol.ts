@@ -1,10 +1,10 @@
-// Messages between the threads of a loader, and Signal, a shared array with which threads wait.
+// Messages between the threads of a loader, and Signal, a shared array for waiting.
 import type { MessagePort } from 'node:worker_threads';
 
 import type { DatasetSource } from './dataset.js';
 import type { HostBatch } from './host-array.js';
 
-/** What a worker is doing. */
+/** The activities of a worker. */
 export const Phase = { none: 0, start: 1, idle: 2, sample: 3, batch: 4 } as const;
 
 /**
@@ -53,7 +53,7 @@ export class Signal {
     return Atomics.load(this.words, 1 + 2 * worker) !== Phase.none;
   }
 
-  /** Returns what a worker is doing, such as "in sample 17", for errors. */
+  /** Returns the activity of a worker, such as "in sample 17", for errors. */
   describeActivity(worker: number): string {
     const sample = Atomics.load(this.words, 2 + 2 * worker) >>> 0;
     switch (Atomics.load(this.words, 1 + 2 * worker)) {
@@ -94,7 +94,7 @@ export interface RoundOptions {
 
 /**
  * A round: batchSize * worldSize samples of an epoch, from index `start` on. Rank r takes the
- * samples whose index in the round modulo worldSize is r.
+ * samples with an index in the round modulo worldSize = r.
  */
 export interface Round extends RoundOptions {
   readonly epoch: number;
@@ -122,7 +122,7 @@ export type Reply = { id: number } & (
 
 /** An error as plain data, which can be sent to another thread. */
 export interface Failure {
-  /** What the worker was doing, such as "in sample 17". */
+  /** The activity of the worker, such as "in sample 17". */
   location: string;
   name: string;
   message: string;
@@ -162,7 +162,7 @@ export interface ThreadOptions {
   resourceLimits?: { maxOldGenerationSizeMb?: number; maxYoungGenerationSizeMb?: number };
 }
 
-/** Converts a thrown value to plain data. `location`: what the worker was doing. */
+/** Converts a thrown value to plain data. `location`: the activity of the worker. */
 export function serializeError(thrown: unknown, location: string): Failure {
   const error = thrown as Partial<Error> | null;
   if (typeof error?.message !== 'string') {

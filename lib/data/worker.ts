@@ -27,14 +27,14 @@ function postReply(reply: Reply, transfer: ArrayBuffer[] = []): void {
   signal.raise();
 }
 
-/** Starts all samples first, then awaits those that are promises, so that they run concurrently. */
+/** Starts all samples first, then awaits the promises among them, so that they run concurrently. */
 async function fetchAll(dataset: Dataset<unknown>, indices: Uint32Array): Promise<unknown[]> {
   const started: unknown[] = [];
   for (const index of indices) {
     signal.setPhase(worker, Phase.sample, index);
     const sample = dataset.get(index);
-    // If an earlier sample fails, nobody awaits this one: without a handler, its rejection would
-    // end the thread.
+    // If an earlier sample fails, this promise is not awaited. Without a handler, its rejection
+    // would end the thread.
     if (types.isPromise(sample)) sample.catch(() => {});
     started.push(sample);
   }

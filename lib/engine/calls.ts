@@ -89,7 +89,7 @@ export class EngineCalls {
     this.joinedGroups.push(...(groups.always ?? []));
   }
 
-  /** Returns all groups in which other ranks may wait for this rank. */
+  /** Returns all groups with ranks that may wait for this rank. */
   get groups(): ProcessGroup[] {
     const all = [
       ...(this.passGroups.always ?? []),

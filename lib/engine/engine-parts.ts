@@ -93,8 +93,8 @@ export interface EngineCore {
 }
 
 /**
- * An object whose state a checkpoint stores next to the engine, such as the loader of its training
- * data.
+ * An object with state that a checkpoint stores next to the engine, such as the loader of its
+ * training data.
  */
 export interface Stateful {
   /** Returns the state to save. */

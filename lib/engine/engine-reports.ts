@@ -157,7 +157,7 @@ export class EngineReports {
     return this.parts.batch.accumulationSteps;
   }
 
-  /** Returns the number of global steps between two progress lines; null if there are none. */
+  /** Returns the number of global steps between two progress lines; null without progress lines. */
   stepsPerPrint(): number | null {
     return this.config.steps_per_print;
   }

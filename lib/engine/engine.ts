@@ -58,9 +58,9 @@ export class Engine extends EngineReports {
 
   /**
    * Runs the model. Dim 0 of the first input tensor is the number of samples that this rank has in
-   * the micro-batch. With several data ranks, dropout masks equal those of one rank with the whole
-   * batch. Throws the errors of the model, DS_AUTOGRAD after destroy(), and DS_ARGUMENT if the
-   * model returns a promise.
+   * the micro-batch. With several data ranks, dropout masks equal the masks of one rank with the
+   * whole batch. Throws the errors of the model, DS_AUTOGRAD after destroy(), and DS_ARGUMENT if
+   * the model returns a promise.
    */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     this.calls.requireReadable('engine.forward');

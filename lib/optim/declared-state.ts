@@ -50,7 +50,7 @@ export function perParameter(
 
 /**
  * Throws DS_ARGUMENT if a hyperparameter needs state that does not exist. The optimizer creates
- * state once, and creates none if this hyperparameter is then 0 or false. `location` names the
+ * state once. It creates no state if this hyperparameter is then 0 or false. `location` names the
  * group.
  */
 export function requireState(location: string, value: number | boolean, state?: View): void {

@@ -43,8 +43,8 @@ export class LrScheduler {
 
   /**
    * Counts an update, and sets the learning rates of the next one. ReduceLrOnPlateau requires
-   * `metric`; other schedules accept none. Throws DS_ARGUMENT if the metric is missing, or if no
-   * schedule uses it.
+   * `metric`; other schedules do not accept it. Throws DS_ARGUMENT if the metric is missing, or if
+   * no schedule uses it.
    */
   step(metric?: Metric): void {
     this.schedules.observe('LrScheduler', metric);

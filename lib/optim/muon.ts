@@ -65,9 +65,9 @@ export interface MuonOptions {
  *   p -= lr sqrt(max(1, rows / columns)) O
  *
  * AdamW with bias correction updates all other parameters. Matrix products of f32 models run in
- * f32. Those of 16-bit models run in bf16 ("standard") or f16 ("gram") with f32 accumulation, as in
- * DeepSpeed. Moments and master weights are always f32. With offload on a single rank, the products
- * run on CPU threads, which is slow, and each unit waits for its own workspace.
+ * f32. The steps of 16-bit models run in bf16 ("standard") or f16 ("gram") with f32 accumulation,
+ * as in DeepSpeed. Moments and master weights are always f32. With offload on a single rank, the
+ * products run on CPU threads, which is slow, and each unit waits for its own workspace.
  */
 export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOptimizer<MuonGroup> {
   readonly name = 'Muon';

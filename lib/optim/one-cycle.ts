@@ -79,8 +79,8 @@ export class OneCycle extends PureSchedule {
   private readonly options: { [K in keyof OneCycleOptions]-?: NonNullable<OneCycleOptions[K]> };
 
   /**
-   * Throws DS_ARGUMENT for an unknown option. Throws DS_CONFIG unless the rise has at least one
-   * update, and the fall none or more.
+   * Throws DS_ARGUMENT for an unknown option. Throws DS_CONFIG unless the rise has at least 1
+   * update, and the fall at least 0.
    */
   constructor(given: OneCycleOptions) {
     super();

@@ -194,7 +194,7 @@ export interface SpeculativeOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {
   /**
    * Enqueues the commit of `previous`, then the weights that `next` would give. At least one of
-   * them is given. The results equal those of two calls of update() bit for bit.
+   * them is given. The results equal the results of two calls of update() bit for bit.
    */
   speculate(tensors: SpeculationTensors, kernels: UpdateKernels): void;
 }

@@ -70,7 +70,7 @@ export class ScheduleSet {
   }
 
   /**
-   * @internal Throws DS_ARGUMENT if a schedule needs a metric and none is given, or the reverse.
+   * @internal Throws DS_ARGUMENT if a schedule needs a metric and it is missing, or the reverse.
    */
   requireMetric(op: string, metric: Metric | undefined): void {
     const { watching } = this;

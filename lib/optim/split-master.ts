@@ -20,8 +20,8 @@ export const LOWER_HALF = 2 + 1 / 8;
 export type SplitTensors = Omit<UpdateTensors, 'weight'>;
 
 /**
- * An optimizer that can update split masters. The results equal those of update() on f32 masters
- * bit for bit.
+ * An optimizer that can update split masters. The results equal the results of update() on f32
+ * masters bit for bit.
  */
 export interface SplittingOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {

@@ -18,7 +18,7 @@ import { deviceKernels, type UpdateKernels } from './update-kernels.js';
 /**
  * An optimizer for training without an engine, like torch.optim.Optimizer: `loss.backward();
  * opt.step(); opt.zeroGrad()`. Updates run on the device of each parameter, with the kernels of
- * engines. For f32 parameters, the results equal those of an engine bit for bit. An f16 or bf16
+ * engines. For f32 parameters, an engine gives the same results bit for bit. An f16 or bf16
  * parameter has an f32 master weight; between steps, other code may still change the parameter.
  *
  * The first step() with a gradient creates the state of a parameter. Each parameter counts its own

@@ -15,8 +15,7 @@ export class TrustRatios {
   private readonly readers = new Map<Tensor, Reader>();
 
   /**
-   * Returns the tensor to which an update of the range writes its ratios, and remembers it for
-   * read().
+   * Returns the tensor for the ratios of an update of the range, and remembers it for read().
    */
   of({ places, state }: UpdateTensors, kernels: UpdateKernels): Tensor {
     const ratios = state.trust_ratio!;

@@ -80,7 +80,7 @@ const copies = new WeakMap<Tensor, { group: ProcessGroup; copy: Tensor }>();
  * The gradient of x is the sum of the ranks' partial gradients (f of Megatron-LM).
  *
  * The exchange of the gradient starts as soon as the last linear layer that reads the result has
- * its part, and overlaps the gradient of that layer's weight. Two calls for one computed tensor
+ * its part. It overlaps the gradient of that layer's weight. Two calls for one computed tensor
  * share one exchange. backward() throws DS_COMM if a rank fails.
  */
 export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
@@ -103,8 +103,8 @@ export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
 }
 
 /**
- * copyToGroup() for a layer of which other ranks have copies. Only the copy with `counts`
- * contributes a gradient. The exchange begins after all readers of the result are done.
+ * copyToGroup() for a layer with copies on other ranks. Only the copy with `counts` contributes a
+ * gradient. The exchange begins after all readers of the result are done.
  */
 export function copyToCopies(x: Tensor, group: ProcessGroup, counts: boolean): Tensor {
   const copy = copyToGroup(x, group);
@@ -243,7 +243,7 @@ export function scatterToGroup(x: Tensor, group: ProcessGroup, dim = -1): Tensor
 }
 
 /**
- * Concatenates the ranks' parts along `dim` for layers that are split over the ranks: the gradient
+ * Concatenates the ranks' parts along `dim` for layers that are split over the ranks. The gradient
  * of x is this rank's part of the sum of all ranks' gradients. It is the first half of Megatron's
  * sequence parallelism. `size`: see gatherFromGroup(). Throws DS_SHAPE if the sizes do not fit,
  * DS_COMM if the ranks disagree or one fails.
@@ -273,7 +273,7 @@ interface Copies {
 }
 
 /**
- * Returns x, of which other ranks of the group have copies. The gradient of x is the sum of the
+ * Returns x, a tensor with copies on other ranks of the group. The gradient of x is the sum of the
  * copies' gradients, so each copy gets the whole gradient. All ranks of the group must call it,
  * also with other copies. backward() throws DS_COMM.
  */

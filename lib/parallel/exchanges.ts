@@ -66,7 +66,7 @@ const onCompute: StreamChoice = ({ device }) => device.compute;
 
 /**
  * Maximum number of rows that a collective exchanges in place, with one native call per row. If a
- * tensor has more rows, a copy packs them first: on a GPU, the host needs some 30 us for a call,
+ * tensor has more rows, a copy packs them first. On a GPU, the host needs some 30 us for a call,
  * and the GPU copies 26 MB in 15 us.
  */
 const maxRows = ({ kind }: Device): number => (kind === 'cpu' ? 16 : 1);
@@ -89,14 +89,14 @@ function layoutOf(x: Tensor, dim: number, sizes: readonly number[]): Layout {
 }
 
 /**
- * Returns a view [rows, ranks, elements] of `x`, in which each row contains the parts of all ranks.
+ * Returns a view [rows, ranks, elements] of `x`. Each row contains the parts of all ranks.
  */
 function viewByRow(x: Tensor, rows: number, ranks: number): Tensor {
   const block = x.numel / (rows * ranks);
   return x.alias([rows, ranks, block], [ranks * block, block, 1], x.offset);
 }
 
-/** Returns a view [rows, ranks, elements] of `slots`, in which whole parts follow each other. */
+/** Returns a view [rows, ranks, elements] of `slots`. Whole parts follow each other. */
 function viewBySlot(slots: Tensor, rows: number, ranks: number): Tensor {
   const block = slots.numel / (rows * ranks);
   return slots.alias([rows, ranks, block], [block, rows * block, 1], slots.offset);

@@ -9,7 +9,7 @@ import { rsqrt, scope, type Tensor } from '../tensor/index.js';
 import { copyToGroup, sumOverGroup } from './collectives.js';
 import { cutAlong, type DimCut } from './rank-ranges.js';
 
-/** An RMSNorm whose channels are split over ranks. The ranks sum the squares of each row. */
+/** An RMSNorm of channels that are split over ranks. The ranks sum the squares of each row. */
 export class HeadsNorm extends Module {
   /** [channels here]. */
   readonly weight: Parameter;

@@ -1,4 +1,5 @@
-// The exports of lib/parallel: layers that ranks split, and samples whose tokens ranks split.
+// The exports of lib/parallel: layers that are split over ranks, and samples with tokens that are
+// split over ranks.
 export {
   copyToGroup,
   gatherForGroup,

@@ -92,8 +92,8 @@ export class ColumnShard {
   private readonly widths: readonly number[] | null;
   private readonly stream: Stream;
   /**
-   * If other ranks have this rank's pieces too: the index of the pieces, the number of pieces, and
-   * whether this rank is the first that has them. Else null.
+   * Set if other ranks have this rank's piece too; else null. `index`: the piece. `count`: number
+   * of pieces. `isFirst`: whether this rank is the first with the piece.
    */
   private readonly copy: { index: number; count: number; isFirst: boolean } | null;
 
@@ -188,7 +188,7 @@ export class ColumnLinear extends Module implements JoinableLinear {
   }
 
   /**
-   * @internal See JoinableLinear. Only this rank's outputs are joined with those of other layers.
+   * @internal See JoinableLinear. Only this rank's outputs are joined with outputs of other layers.
    */
   joining(): JointProduct | null {
     const { weight, bias } = this;
@@ -388,7 +388,7 @@ function requireInputs(op: string, x: Tensor, weight: Parameter): void {
 export class VocabularyEmbedding extends Module {
   /** The weight [rows here, channels]. */
   readonly weight: Parameter;
-  /** The index of the padding token; null if there is none. */
+  /** The index of the padding token, or null. */
   readonly paddingIdx: number | null;
   private readonly range: Range;
   private readonly count: number;

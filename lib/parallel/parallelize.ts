@@ -43,7 +43,7 @@ import { VocabularyHead } from './vocabulary-head.js';
 
 /** A model that has a plan for its layers. */
 export interface Parallelizable {
-  /** Returns the plan by which parallelize() splits the layers over ranks. */
+  /** Returns the plan for parallelize(), which splits the layers over ranks. */
   tensorPlan(): TensorPlan;
 }
 
@@ -80,8 +80,8 @@ export function groupOf(model: Module): ProcessGroup | null {
  * - An engine completes the gradients of parameters with hasPartialGradient. Without an engine,
  *   call sumPartialGradients().
  *
- * Throws DS_ARGUMENT if the model has no plan or is already split, if a pattern matches no module
- * or an unsuitable one, and if there are more ranks than heads.
+ * Throws DS_ARGUMENT if the model has no plan or is already split, or if there are more ranks than
+ * heads. Throws it too if a pattern matches no module or an unsuitable module.
  */
 export function parallelize<M extends Module>(
   model: M,

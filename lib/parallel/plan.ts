@@ -27,8 +27,8 @@ export type StyleName =
    */
   | 'attention'
   /**
-   * A module whose parameters all ranks have and use for their own heads or channels. The gradients
-   * are partial sums.
+   * A module with parameters that all ranks have and use for their own heads or channels. The
+   * gradients are partial sums.
    */
   | 'perHead'
   /**
@@ -48,8 +48,8 @@ export interface LayerStyle {
   /** How the module is treated. */
   readonly style: StyleName;
   /**
-   * Whose heads the layer's split follows: queries, or keys and values. For concatenated parts, a
-   * list with one entry per part.
+   * The heads that the layer's split follows: of queries, or of keys and values. For concatenated
+   * parts, a list with one entry per part.
    */
   readonly heads?: keyof HeadCounts | readonly (keyof HeadCounts)[];
   /** Numbers of heads of the attention that contains the module. Default: `heads` of the plan. */
@@ -67,7 +67,7 @@ export interface LayerStyle {
 export interface SequencePlan {
   /** Path of the module that maps tokens [B, T] to hidden states [B, T, C]. */
   readonly body: string;
-  /** Path of the first module inside it whose first input is [B, T, C]. */
+  /** Path of the first module inside it with a first input [B, T, C]. */
   readonly first: string;
   /** Patterns of modules inside it that process each token independently, such as norms. */
   readonly byToken: readonly string[];
@@ -89,7 +89,7 @@ export interface TensorPlan {
   readonly sequence?: SequencePlan;
   /**
    * Is called after the model is split, with this rank's numbers of heads. `of` converts other
-   * numbers of heads to those of this rank.
+   * numbers of heads to this rank's numbers.
    */
   readonly taken?: (here: HeadCounts, of: (counts: HeadCounts) => HeadCounts) => void;
 }

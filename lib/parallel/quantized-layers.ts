@@ -1,4 +1,4 @@
-// Split layers with 8- or 4-bit weights. Their codes equal those of the whole layer.
+// Split layers with 8- or 4-bit weights. Their codes equal the codes of the whole layer.
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
@@ -62,7 +62,7 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
   readonly #shard: ColumnShard | RowShard;
   /**
    * The index of this part's first input if forward() receives all inputs; null if it receives only
-   * those of this part.
+   * the inputs of this part.
    */
   readonly #first: number | null;
 
@@ -187,7 +187,7 @@ function release(original: QuantizedLinear, kept: Parameter | null): void {
 
 /**
  * Quantizes this rank's parts of a split model's linear layers, except the head, to 8 or 4 bits.
- * Scales and codes are those of nn.quantizeModel() on the whole model, for any split. All ranks
+ * nn.quantizeModel() on the whole model gives the same scales and codes, for any split. All ranks
  * must call it. Throws DS_ARGUMENT if a border lies inside a group, DS_NONFINITE, DS_COMM.
  */
 export function quantizeParts(model: Module, given: QuantizedOptions): void {

@@ -42,7 +42,7 @@ export class SequenceRanks {
 
   /**
    * Returns this rank's part of the samples of one call of `model`. `tokens`: [B, T, ..]. If T is
-   * not a multiple of the number of ranks, throws DS_SHAPE; in evaluation without gradients,
+   * not a multiple of the number of ranks, throws DS_SHAPE. In evaluation without gradients, it
    * returns null instead, and every rank computes all tokens.
    */
   partOf(model: Module, tokens: Tensor): SequencePart | null {

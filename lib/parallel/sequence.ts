@@ -35,10 +35,10 @@ function tokensOf(group: ProcessGroup, count: number): SharedDim {
 }
 
 /**
- * Returns the layout in which activations outside of split layers are split by tokens, inside the
- * call of splitTokens()'s body; elsewhere (inference) they are whole. Instead of one sum, the
- * forward has a gather and a reduce-scatter. The backward has the reverse, and a second gather for
- * each trained weight.
+ * Returns a layout of activations outside of split layers. Inside the call of splitTokens()'s body
+ * they are split by tokens; elsewhere (inference) they are whole. Instead of one sum, the forward
+ * has a gather and a reduce-scatter. The backward has the reverse, and a second gather for each
+ * trained weight.
  */
 export function tokenStream(group: ProcessGroup): Stream {
   const whole = wholeStream(group);

@@ -13,7 +13,7 @@ export interface Stream {
    */
   enter(x: Tensor): Tensor;
   /**
-   * enter() for a layer of which other ranks have copies. Only the copy with `counts` contributes a
+   * enter() for a layer with copies on other ranks. Only the copy with `counts` contributes a
    * gradient.
    */
   enterCopies(x: Tensor, counts: boolean): Tensor;
@@ -26,7 +26,7 @@ export interface Stream {
   leaveLinear(x: Tensor, weight: Tensor, bias: Tensor | null): Tensor;
 }
 
-/** Returns the layout in which every rank has all activations outside of split layers. */
+/** Returns the layout with all activations on every rank, outside of split layers. */
 export function wholeStream(group: ProcessGroup): Stream {
   return {
     isShared: false,

@@ -1,4 +1,4 @@
-// The all-to-all exchanges around attention in Ulysses sequence parallelism: before attention, each
+// The all-to-all exchanges around attention in Ulysses sequence parallelism. Before attention, each
 // rank exchanges some tokens of all heads for all tokens of some heads; after it, the reverse.
 // Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
 
@@ -55,7 +55,7 @@ const slotOf = (slots: Tensor, rank: number): Tensor => slots.narrow(0, rank, 1)
 
 /**
  * Exchanges tokens for heads. The tensors xs[i] [B, T / n, H_i, D] have this rank's tokens of all
- * heads. The result [T, B, W, D] has all tokens of this rank's heads: those of each tensor one
+ * heads. The result [T, B, W, D] has all tokens of this rank's heads: the heads of each tensor one
  * after the other, then padding.
  */
 function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {

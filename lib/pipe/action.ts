@@ -40,7 +40,7 @@ export interface Transfer {
 export interface Reduce {
   /** The kind of action. */
   readonly kind: 'reduce';
-  /** The stage whose gradients are reduced. */
+  /** The stage of the gradients. */
   readonly stage: number;
 }
 
@@ -65,8 +65,8 @@ export function isWork(action: Action): action is Work {
 export const rankOf = (stage: number, ranks: number): number => stage % ranks;
 
 /**
- * Returns the work that `work` needs, in a model of `stages` stages. The result lists needs; each
- * need lists alternatives, of which one must be complete. For example, a backward needs the next
+ * Returns the work that `work` needs, in a model of `stages` stages. The result lists needs. Each
+ * need lists alternatives; one alternative must be complete. For example, a backward needs the next
  * stage's B or, if its backward is halved, I.
  */
 export function listInputs(work: Work, stages: number): readonly (readonly Work[])[] {

@@ -115,7 +115,7 @@ export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
   }
 }
 
-/** What PipelineModule accepts as a layer. */
+/** A layer as PipelineModule accepts it. */
 export type LayerLike = Module | LayerSpec | ((values: Tensor) => Values);
 
 /**

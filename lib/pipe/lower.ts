@@ -1,5 +1,5 @@
-// Converts the work of a schedule to the actions of each rank: adds transfers after work whose
-// results other ranks need, and reductions after gradients are complete.
+// Converts the work of a schedule to the actions of each rank. It adds transfers of results that
+// other ranks need, and reductions after gradients are complete.
 import { required } from '../runtime/required.js';
 import {
   type Action,
@@ -46,10 +46,10 @@ function mergeHalves(order: readonly Work[], stays: (half: Work) => boolean): Wo
 }
 
 /**
- * Adds transfers to the work of all ranks, in rounds. In a round, every rank whose next work has
- * its inputs performs it; then the results are sent.
+ * Adds transfers to the work of all ranks, in rounds. In a round, a rank performs its next work if
+ * the inputs are there. Then the results are sent.
  *
- * A receive is placed where its sender sends, after the receiver's own work of that round: on a
+ * A receive is placed where its sender sends, after the receiver's own work of that round. On a
  * GPU, an earlier receive would take resources from compute. All ranks follow one order. So no
  * ranks wait for each other in a circle, even if all transfers of a rank wait for one another.
  */
@@ -83,7 +83,7 @@ function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
   return lists;
 }
 
-/** Returns the transfer that sends the result of `work` to another rank; null if none is needed. */
+/** Returns the transfer that sends the result of `work` to another rank, or null. */
 function findSend({ kind, stage, micro }: Work, stages: number, ranks: number): Transfer | null {
   if (kind === 'W') return null;
   const to = kind === 'F' ? stage + 1 : stage - 1;

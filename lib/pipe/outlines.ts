@@ -70,7 +70,7 @@ export class Outlines {
       /** Prefix of the keys in the store, the same on all ranks of the pipeline. */
       name: string;
       dynamicShape: boolean;
-      /** Stages of this rank whose outputs other ranks receive. */
+      /** Stages of this rank with outputs for other ranks. */
       departures: readonly number[];
     },
   ) {}

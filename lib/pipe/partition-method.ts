@@ -6,8 +6,7 @@ import { errorMessage } from '../runtime/system-error.js';
 const KNOWN = /^(parameters|uniform|flops|type:.+)$/i;
 
 /**
- * Returns what is expected instead of `method`, for an error; null if `method` is valid. Ignores
- * case.
+ * Returns the expected values for an error, or null if `method` is valid. Ignores case.
  */
 export function expectedMethod(method: unknown): string | null {
   const word = String(method);

@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
 
 /**
- * Returns the index of the first layer of each stage, and at the end the number of layers: stage s
+ * Returns `starts`: the index of the first layer of each stage, then the number of layers. Stage s
  * has the layers from starts[s] to starts[s + 1] - 1. `weights`: one number of at least 0 per
  * layer.
  *

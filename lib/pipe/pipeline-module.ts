@@ -26,7 +26,7 @@ export interface PipelineOptions {
    * - "parameters" (default): elements of parameters;
    * - "uniform": layers;
    * - "flops": multiply-accumulates;
-   * - "type:REGEX": layers whose class name matches the pattern, ignoring case.
+   * - "type:REGEX": layers with a class name that matches the pattern, ignoring case.
    */
   partitionMethod?: PartitionMethod;
   /**

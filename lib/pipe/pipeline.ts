@@ -21,8 +21,8 @@ import { parsePattern } from './partition-method.js';
 import type { PipelineOptions } from './pipeline-module.js';
 
 /**
- * Number of random offsets that each forward of a layer reserves, so that random numbers do not
- * depend on the order in which ranks run layers.
+ * Number of random offsets that each forward of a layer reserves. So random numbers do not depend
+ * on a rank's order of layers.
  */
 const DRAWS = 4096;
 

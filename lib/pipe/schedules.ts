@@ -37,7 +37,7 @@ export const GPIPE = createSchedule('gpipe', (stage, _, micros) => [
   ...indices(micros).map((micro) => createWork('B', stage, micro)),
 ]);
 
-/** Returns work in which a backward follows each forward, from the first available gradient on. */
+/** Returns alternating forwards and backwards, from the first available gradient on. */
 const alternateWork = (stage: number, ranks: number, micros: number): Work[] =>
   alternate(
     indices(micros).map((micro) => createWork('F', stage, micro)),

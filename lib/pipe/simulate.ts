@@ -60,8 +60,8 @@ interface Channel {
 
 /**
  * Simulates the lists that lower() returns. Transfers are asynchronous, and every rank performs its
- * actions in order. Throws DS_INTERNAL if the lists never end (the error names what each rank waits
- * for), or if two ranks issue their transfers in different orders.
+ * actions in order. Throws DS_INTERNAL if the lists never end; the error names the next action of
+ * each rank. Throws it too if two ranks issue their transfers in different orders.
  */
 export function simulate(lists: readonly (readonly Action[])[], costs: Costs): Simulation {
   return new Simulator(lists, costs).run();

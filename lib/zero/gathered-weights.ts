@@ -351,9 +351,9 @@ export class SecondaryShards {
 const MAX_USES = 10_000;
 
 /**
- * Records the order in which a step uses units. The next step is expected to use the same order, so
- * the trace can predict prefetches and reuse. If the order changes, the trace predicts nothing
- * until it finds its position in the last order again.
+ * Records the order of units in a step. The next step is expected to use the same order, so the
+ * trace can predict prefetches and reuse. If the order changes, the trace predicts nothing until it
+ * finds its position in the last order again.
  */
 export class UnitTrace {
   private last: WeightUnit[] = [];

@@ -255,8 +255,8 @@ export class UnitGradient {
   }
 
   /**
-   * Returns the sum of all backwards since drop(), [numel] in `dtype`. It is zero if there were
-   * none. The caller releases it.
+   * Returns the sum of all backwards since drop(), [numel] in `dtype`. It is zero if there were no
+   * gradients. The caller releases it.
    */
   take(): Tensor {
     if (!(this.isWide ? this.sum : this.backwardGrad)) this.close();

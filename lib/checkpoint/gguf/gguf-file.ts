@@ -21,7 +21,7 @@ export interface GgufPart {
   readonly shape: readonly number[];
   /** Index in `source` of the first value. Default: 0. */
   readonly first?: number;
-  /** Tensors of the file whose values follow those of `source`. Default: none. */
+  /** More tensors of the file. Their values follow the values of `source`. Default: []. */
   readonly further?: readonly GgufTensor[];
   /** The order of the values, if it differs from the file's. With `codes`, it counts blocks. */
   readonly order?: ValueOrder;
@@ -42,7 +42,7 @@ const CHUNK = 2 ** 18;
 /** An open GGUF file, or all files of a split model. The caller of open() closes it. */
 export class GgufFile {
   private readonly parts: ReadonlyMap<string, GgufPart>;
-  /** Decoded values of tensors whose values are not contiguous in the model's order. */
+  /** Decoded values of tensors with an order in the file that differs from the model's. */
   private readonly planes = new Map<GgufTensor, Plane>();
 
   private constructor(

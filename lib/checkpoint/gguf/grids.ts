@@ -15,7 +15,9 @@ function expandGrid(packed: string, bits: 2 | 4, levels: readonly number[]): Flo
   });
 }
 
-/** Returns a function that decodes a code book at its first call, because most files need none. */
+/**
+ * Returns a function that decodes a code book at its first call, because most files do not need it.
+ */
 function gridOf(packed: string, bits: 2 | 4, levels: readonly number[]): () => Float32Array {
   let values: Float32Array | null = null;
   return () => {

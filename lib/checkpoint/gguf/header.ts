@@ -23,7 +23,7 @@ export interface GgufTensor {
   readonly values?: readonly number[];
 }
 
-/** Returns a tensor whose values come from the metadata instead of the file. */
+/** Returns a tensor with values from the metadata instead of the file. */
 export const metadataTensor = (
   name: string,
   shape: readonly number[],

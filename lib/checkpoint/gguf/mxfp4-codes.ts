@@ -6,7 +6,7 @@ export const MXFP4_BLOCK = { bytes: 17, codes: 16 } as const;
 
 /**
  * Writes the codes of `count` blocks to `out`. Byte i of a GGUF block has the codes of values i and
- * 16 + i; byte i of the result has those of values 2i and 2i + 1.
+ * 16 + i; byte i of the result has the codes of values 2i and 2i + 1.
  */
 export function mxfp4Codes(packed: Uint8Array, count: number, out: Uint8Array): void {
   for (let block = 0; block < count; ++block) {

@@ -66,7 +66,7 @@ function roundToHalf(value: number): number {
 const clamp = (value: number, low: number, high: number): number =>
   Math.min(Math.max(value, low), high);
 
-/** Returns the encoded bytes of `values`, whose number must be a multiple of the block's. */
+/** Returns the encoded bytes of `values`. Their number must be a multiple of blockValues(type). */
 export function packValues(type: PackedType, values: Float32Array): Uint8Array {
   const out = Buffer.alloc(packedBytes(type, values.length));
   const [size, bytes] = LAYOUTS[type];
@@ -94,7 +94,7 @@ function q8(x: Float32Array, out: Buffer): void {
 const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6];
 
 /**
- * Encodes a block in MXFP4. The scale is a power of 2 by which the largest magnitude becomes at
+ * Encodes a block in MXFP4. The scale is a power of 2. Divided by it, the largest magnitude is at
  * least 4 and less than 8.
  */
 function packMxfp4(x: Float32Array, out: Buffer): void {

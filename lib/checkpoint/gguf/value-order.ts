@@ -29,7 +29,7 @@ interface ValueBox {
   readonly axes: readonly (readonly [count: number, distance: number])[];
 }
 
-/** The order of a tensor's values: those of all boxes in turn, repeated `repeats` times. */
+/** The order of a tensor's values: the values of all boxes in turn, repeated `repeats` times. */
 export interface ValueOrder {
   /** Default: 1. */
   readonly repeats?: number;

@@ -307,8 +307,8 @@ function requireShape(op: string, shape: readonly number[], value: Tensor): void
 }
 
 /**
- * Returns the declared state `name`; "master" is the master weights. Throws DS_ARGUMENT if there is
- * none.
+ * Returns the declared state `name`; "master" is the master weights. Throws DS_ARGUMENT if the
+ * optimizer lacks this state.
  */
 function stateOf({ engine, entry }: OwnedParameter, name: string): StateTensor {
   const { optimizer } = engine.parts;

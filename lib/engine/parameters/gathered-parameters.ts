@@ -25,13 +25,13 @@ import {
 /** Options of GatheredParameters. */
 export interface GatherOptions {
   /**
-   * The rank of the job whose writes reach all ranks. Default: null, which discards all writes of
-   * `body`.
+   * The rank of the job with writes that reach all ranks. Default: null, which discards all writes
+   * of `body`.
    */
   modifierRank?: number | null;
 }
 
-/** What to gather: the parameters of an engine or a module, one parameter, or several. */
+/** The parameters to gather: of an engine or a module, one parameter, or several. */
 export type Gatherable = EngineCore | Module | Parameter | Iterable<Parameter>;
 
 /**
@@ -169,7 +169,7 @@ function shardedIn(what: Gatherable): HeldParameter[] {
 
 /**
  * Returns the frozen parameters in `what` that are in no unit. If tensor or pipeline parallelism
- * divides the model, returns none: these parameters may be parts of a whole parameter.
+ * divides the model, returns an empty list: these parameters may be parts of a whole parameter.
  */
 function wholeParametersIn(what: Gatherable): WholeParameter[] {
   const among =

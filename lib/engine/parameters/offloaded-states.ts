@@ -19,7 +19,7 @@ const DEVICES = ['cpu', 'none'] as const;
 export interface OffloadStatesOptions {
   /** The states to move. Default: null, which means all. */
   include?: readonly OffloadState[] | null;
-  /** "cpu", or "none", which does nothing. Default: "cpu". */
+  /** "cpu" moves the states to host memory; "none" leaves them in place. Default: "cpu". */
   device?: (typeof DEVICES)[number];
   /** Copy to page-locked memory. It is kept for later calls. Default: true. */
   pinMemory?: boolean;
@@ -117,8 +117,8 @@ export class OffloadedStates {
     const { stream, event } = this.transfers();
     for (const [buffer, copy] of [...this.copies]) {
       if (!isWanted(buffer)) continue;
-      // Skips buffers whose tensors were released. If memory is short, restore() throws, and a
-      // second call continues here.
+      // Skips buffers of released tensors. If memory is short, restore() throws, and a second call
+      // continues here.
       if (!buffer.isReleased) buffer.restore(copy, stream, event);
       this.copies.delete(buffer);
       if (copy instanceof Memory) this.spareBuffers.push(copy);

@@ -64,7 +64,7 @@ export interface ExportWeightsOptions {
   excludeFrozenParameters?: boolean;
 }
 
-/** Label of the exchange in which a rank reports that it makes no further call. */
+/** Label of the exchange that reports a rank's last call. */
 const LEAVE_LABEL = 'engine.destroy()';
 
 /** Codes of errors that access to released tensors causes after engine.destroy(). */
@@ -208,9 +208,9 @@ export class Checkpointer {
   }
 
   /**
-   * Resolves with the path of the last asynchronous save when it is complete, or with null if there
-   * is none. Rejects once if the save failed. If the next save or load waits for it first, that
-   * call rejects instead.
+   * Resolves with the path of the last asynchronous save when it is complete. Resolves with null
+   * without such a save. Rejects once if the save failed. If the next save or load waits for it
+   * first, that call rejects instead.
    */
   async whenDone(): Promise<string | null> {
     const { pending } = this;

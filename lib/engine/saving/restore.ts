@@ -71,11 +71,11 @@ export interface LoadedCheckpoint {
 }
 
 /**
- * Restores an engine of the same model, on all ranks or on none. Drops gradients since the last
- * step, because they belong to another run. Throws DS_CHECKPOINT, with the file and the tensor or
- * field, if the checkpoint is missing or damaged, or if its model, optimizer or schedule differs.
- * The engine is then unchanged. If DS_IO interrupts the reading of a verified file, the engine may
- * have a part of the state: load again.
+ * Restores an engine of the same model. If a rank fails, no rank is restored. Drops gradients since
+ * the last step, because they belong to another run. Throws DS_CHECKPOINT, with the file and the
+ * tensor or field, if the checkpoint is missing or damaged, or if its model, optimizer or schedule
+ * differs. The engine is then unchanged. If DS_IO interrupts the reading of a verified file, the
+ * engine may have a part of the state: load again.
  */
 export async function restoreEngine(
   engine: EngineCore,
@@ -122,8 +122,8 @@ export async function restoreEngine(
 }
 
 /**
- * Compares the checkpoint with the engine, and loads the state that is not tensors, on every rank
- * or on none. Returns the client state.
+ * Compares the checkpoint with the engine, and loads the state that is not tensors. If a rank
+ * fails, no rank loads it. Returns the client state.
  */
 async function loadHostState(
   engine: EngineCore,

@@ -50,7 +50,8 @@ export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][
 }
 
 /**
- * Returns the names of the frozen parameters if the checkpoint was saved without them, else none.
+ * Returns the names of the frozen parameters if the checkpoint was saved without them, else an
+ * empty list.
  */
 function frozenNames(engine: EngineCore, { state }: Checkpoint): ReadonlySet<string> {
   if (state.excludesFrozen !== true) return new Set();

@@ -53,7 +53,7 @@ export function createContent(engine: EngineCore, options: ContentOptions): Chec
     // Ranks with tokens of the same samples share one random generator, so only the first one saves
     // it.
     rankState: (sequenceGroup?.rank ?? 0) === 0 ? rankState(engine) : null,
-    // A description lets other libraries read the weights. They do not know the tensor names of
+    // A description lets other libraries read the weights. Their formats have no tensor names for
     // adapters and 4-bit weights.
     description: isPlain(engine.module) ? engine.module.describe() : null,
   };

@@ -41,7 +41,7 @@ export interface TextStore {
   offer?(): number;
 }
 
-/** Plain data with which another thread joins the world. */
+/** Plain data for another thread that joins the world. */
 export interface WorldOffer extends Omit<StoreWorldOptions, 'check'> {
   /** The offer of the store. */
   offer: number;

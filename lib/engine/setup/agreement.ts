@@ -67,7 +67,7 @@ const ruleForAll = (section: Section) => ({
   hint: `Give every rank the same ${section}.`,
 });
 
-/** What ranks must agree on, in the order of comparison. */
+/** The facts that ranks must agree on, in the order of comparison. */
 const RULES: readonly Rule[] = [
   { ...ruleForAll('model'), code: 'DS_ARGUMENT', op: (key) => `initialize, ${key}` },
   {
@@ -246,7 +246,7 @@ function formatSetting(value: unknown): string {
   return isObject(value) ? stringifySorted(flattenSections(Object.entries(value))) : String(value);
 }
 
-/** Returns the error for the first key in which two ranks differ. */
+/** Returns the error for the first key with different values on two ranks. */
 function differenceError(
   { section, code, op, among, hint }: Rule,
   [first, here]: [rank: number, Texts],

@@ -34,7 +34,7 @@ export interface Clients {
   distributed?: Distributed | null;
   /** @internal Measures the collectives of training. For benchmarks. */
   commTimer?: CommTimer;
-  /** Monitors in addition to those of the configuration. engine.destroy() closes them. */
+  /** Monitors in addition to the configuration's. engine.destroy() closes them. */
   monitors?: readonly Monitor[];
   /** Signals that set engine.stopRequested. Default: SIGINT, SIGTERM and SIGHUP. []: none. */
   stopSignals?: readonly NodeJS.Signals[];
@@ -50,14 +50,14 @@ export interface Planned {
   readonly sequenceLength: number | undefined;
 }
 
-/** What buildEngine() needs. */
+/** The inputs of buildEngine(). */
 export interface BuildInputs {
   module: Module;
   /** The configuration. If the plan chooses values, its first candidate. */
   config: ResolvedConfig;
   clients: Clients;
   job: Distributed;
-  /** The values that the plan chooses. Null if there are none. */
+  /** The values that the plan chooses. Null without a plan. */
   planned: Planned | null;
 }
 

@@ -23,7 +23,7 @@ const LAYERS: readonly unknown[] = [Linear, LinearGelu, ColumnLinear, RowLinear]
 /** Names of adapter layers. Their products are too small to become faster. */
 const ADAPTERS: readonly string[] = ['lora_A', 'lora_B'];
 
-/** Compute capabilities for which cuBLASLt has an algorithm, by recipe. */
+/** Compute capabilities with an algorithm in cuBLASLt, by recipe. */
 const CAPABILITIES: Readonly<Record<Fp8Recipe, { from: number; below: number; name: string }>> = {
   tensorwise: { from: 8.9, below: Infinity, name: '8.9 or higher' },
   rowwise: { from: 9, below: 12, name: '9.0 to 10.x' },

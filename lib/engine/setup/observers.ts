@@ -66,8 +66,8 @@ type Watched = MemoryOwners & { module: Module; ranks: Pick<Ranks, 'world' | 'me
 
 /**
  * Returns the phase timer that the configuration needs: for wall_clock_breakdown and autotuning on
- * every rank, and for flops_profiler and memory_breakdown on the rank that `prints`. If none of
- * them is on, nothing is recorded.
+ * every rank, and for flops_profiler and memory_breakdown on the rank that `prints`. If all of them
+ * are off, nothing is recorded.
  */
 export function buildTimer(config: ResolvedConfig, watched: Watched, prints: boolean): PhaseTimer {
   const { flops_profiler: flops } = config;

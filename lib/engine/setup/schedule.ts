@@ -1,5 +1,5 @@
-// Finds the learning-rate schedules of an engine: the caller's, or those that the section
-// "scheduler" describes.
+// Finds the learning-rate schedules of an engine: the caller's, or the configuration's section
+// "scheduler".
 import type { ResolvedConfig, ResolvedScheduler } from '../../../types/config.js';
 import type { DsError } from '../../errors.js';
 import * as optim from '../../optim/index.js';

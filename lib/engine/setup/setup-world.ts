@@ -10,7 +10,7 @@ import { StoreWorld } from '../saving/store-world.js';
 /** Sends a value. Resolves with the values of all ranks, by rank. */
 export type Exchange = <Data extends JsonData<Data>>(value: Data) => Promise<Data[]>;
 
-/** A value of a rank, or the error with which it stopped. */
+/** A value of a rank, or the error that stopped it. */
 type Answer<Data> = { value: Data } | { error: string };
 
 const OP = 'initialize';
@@ -101,7 +101,7 @@ export async function runOrReport<Result>(
   }
 }
 
-/** Returns the error for an exchange in which another rank failed. */
+/** Returns the error for an exchange with a failed rank. */
 function failedError(rank: number, error: string): DsError {
   return new DsError({
     code: 'DS_COMM',

@@ -43,7 +43,7 @@ export async function splitLayers({ module, config, job }: BuildInputs): Promise
   parallelize(module, await mesh.axis(AXIS.tensor), plan);
 }
 
-/** Returns the rules of the configuration, followed by those of the model. */
+/** Returns the rules of the configuration, followed by the rules of the model. */
 function planOf(module: Module, config: ResolvedConfig): TensorPlan {
   const { partition_config: rules } = config.tensor_parallel;
   const modelPlan = rules?.use_default_specs === false ? null : ownPlan(module);
@@ -76,7 +76,7 @@ const STYLES = { row: 'row', column: 'column', skip: 'whole' } as const;
 
 /**
  * Returns the modules with parameters that match a rule, each with its style. Throws DS_CONFIG if
- * there are none.
+ * no module matches.
  */
 function findStyles(
   { patterns, type, parts }: PartitionSpec,

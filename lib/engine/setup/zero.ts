@@ -135,8 +135,8 @@ function findOwnGroups(
 }
 
 /**
- * Returns a function from a tensor to the groups whose first rank sends its initial values. If
- * tensor ranks hold a tensor whole, they also need equal values.
+ * Returns a function from a tensor to groups. The first rank of each group sends the tensor's
+ * initial values. If tensor ranks hold a tensor whole, they also need equal values.
  */
 function sourcesOf({ tensorGroup }: Ranks) {
   return (region: Region, { source }: ZeroGroup): readonly Collectives[] =>

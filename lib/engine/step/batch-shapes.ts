@@ -78,7 +78,7 @@ export class BatchShapes {
     return MODEL.filter((axis) => sizes[axis] > 1);
   }
 
-  /** Returns the part whose shapes still differ on `rank` after PATIENCE_MS, or null. */
+  /** Returns the part with shapes that still differ on `rank` after PATIENCE_MS, or null. */
   private async findDifference(own: Shapes, rank: number): Promise<Part | null> {
     const deadline = Date.now() + PATIENCE_MS;
     for (;;) {

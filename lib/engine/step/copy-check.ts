@@ -24,8 +24,8 @@ const LOSS_TOLERANCE = 1e-3;
 const SQUARES_TOLERANCE = 1e-2;
 
 /**
- * Returns the first two ranks that differ only on the axes `copies`, but whose numbers differ by
- * more than `tolerance`. Returns null if there are none.
+ * Returns the first two ranks on different positions of the axes `copies` only, if their numbers
+ * differ by more than `tolerance`. Returns null if all such numbers agree.
  */
 export function findDifferentCopies(
   { shape, copies }: { shape: MeshShape; copies: readonly Axis[] },
@@ -109,7 +109,8 @@ export function findDifferentResults(
 const axesOf = ({ sizes }: MeshShape): Axis[] => MODEL.filter((axis) => sizes[axis] > 1);
 
 /**
- * Returns the error that every rank throws. `step` counts from 1. `difference` names what differs.
+ * Returns the error that every rank throws. `step` counts from 1. `difference` names the values
+ * that differ.
  */
 export function mismatchError(
   { ranks: [first, other], axes, what }: CopyMismatch,
@@ -224,7 +225,7 @@ export class InputDigest {
 
   /** Drops the tensors since the last report(). */
   drop(): void {
-    // The next chunk overwrites the bits. If none comes, report() clears them.
+    // The next chunk overwrites the bits. Without a next chunk, report() clears them.
     if (this.chunks > 0) this.areBitsReported = true;
     this.outline = 0x811c9dc5;
     this.chunks = 0;

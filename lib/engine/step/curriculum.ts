@@ -38,7 +38,7 @@ export interface Curriculum {
   cutBatches(given: readonly PipelineBatch[]): readonly PipelineBatch[];
   /** Replaces the schedule of the configuration. */
   setSchedule(schedule: CurriculumSchedule): void;
-  /** Returns the state to save; null if there is none. */
+  /** Returns the state to save, or null. */
   state(): JsonObject | null;
   /** Restores a state; null restarts the curriculum. Throws DS_CHECKPOINT for an invalid state. */
   load(state: JsonObject | null, location: string): void;
@@ -75,9 +75,9 @@ export const wholeSamples: Curriculum = {
 class SequenceCurriculum implements Curriculum {
   private schedule: CurriculumSchedule;
   private difficulty: number;
-  /** The step for which `difficulty` was computed. Null before the first step. */
+  /** The step of `difficulty`. Null before the first step. */
   private step: number | null = null;
-  /** The last step in which the caller read `seqlen`. */
+  /** The last step with a read of `seqlen` by the caller. */
   private readAt: number | null = null;
 
   constructor(

@@ -53,7 +53,7 @@ export class GradientCollector implements UnitListener {
   private gradientFactor: number | null = null;
   /** Factor of the next loss.backward(). Null if unknown. */
   private nextFactor: number | null = null;
-  /** Units whose gradients of this step were handed over before all units were complete. */
+  /** Units that handed over their gradients of this step before all units were complete. */
   private readonly handedOver = new Set<Unit>();
   /** Whether all gradients of this step are complete and handed over. */
   private areHandedOver = false;
@@ -215,8 +215,8 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * Drops the gradients of this step, including those handed over. Called when the engine continues
-   * from another state, for example after a load.
+   * Drops the gradients of this step, including gradients that were handed over. Called when the
+   * engine continues from another state, for example after a load.
    */
   discard(): void {
     this.nextFactor = null;
@@ -255,7 +255,7 @@ export class GradientCollector implements UnitListener {
 
   /**
    * Throws DS_AUTOGRAD if the backward gave gradients to other engines only. It also ends the steps
-   * of those engines. A backward without any gradient is allowed and counts as zeros.
+   * of these engines. A backward without any gradient is allowed and counts as zeros.
    */
   private requireOwn(reached: ReadonlySet<GradientCollector>): void {
     if (reached.size === 0 || reached.has(this)) return;

@@ -13,8 +13,8 @@ export interface LayerDrop {
   /** Fraction of layers that run in this step. It decreases from 1. */
   readonly pldTheta: number;
   /**
-   * Returns a factor for each of `layers` layers: 0 if the layer is skipped, else 1 / p, by which
-   * its branches are scaled. Layer l of L, counted from 1, runs with probability p = 1 - l / L (1 -
+   * Returns a factor for each of `layers` layers: 0 if the layer is skipped, else 1 / p, the scale
+   * of its branches. Layer l of L, counted from 1, runs with probability p = 1 - l / L (1 -
    * pldTheta). The factors are equal in all micro-batches of a step and on all ranks. Throws
    * DS_ARGUMENT unless `layers` is an integer from 1.
    */
@@ -55,7 +55,7 @@ export function layerDroppingOf(
 }
 
 class ProgressiveLayerDrop implements LayerDropping {
-  /** The last step in which the caller read `theta`. */
+  /** The last step when the caller read `theta`. */
   private readAt: number | null = null;
 
   constructor(

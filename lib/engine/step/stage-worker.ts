@@ -105,7 +105,7 @@ abstract class Worker implements StageWorker {
 export class TrainingWorker extends Worker {
   readonly kind = 'train';
   /**
-   * On a rank without losses: the stage whose backwards count as micro-batches. Null on other
+   * On a rank without losses: the stage with backwards that count as micro-batches. Null on other
    * ranks.
    */
   private readonly countingStage: number | null;
@@ -168,7 +168,7 @@ export class TrainingWorker extends Worker {
   ): void {
     const { stepDecisions, batch, control } = this.parts;
     if (gradients) {
-      if (outputs.length > 0) backward(outputs, gradients); // None: the layers below are frozen.
+      if (outputs.length > 0) backward(outputs, gradients); // Empty: the layers below are frozen.
       if (stage === this.countingStage) control.addUnknownLoss();
       return;
     }

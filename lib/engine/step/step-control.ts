@@ -28,7 +28,8 @@ import { BATCHES, type BatchUse, type Columns, type ReportedRows, StepRows } fro
 
 /**
  * Returns the ranges of `partition.counted` with parameters that this rank counts. Adjacent ranges
- * are merged, because the padding between parameters is zero. Empty if the rank counts none.
+ * are merged, because the padding between parameters is zero. Empty if the rank does not count
+ * micro-batches.
  */
 export function countedRanges(
   { unit, fragments, counted }: Pick<Partition, 'unit' | 'fragments' | 'counted'>,
@@ -61,13 +62,13 @@ export interface StepDecision {
   loss: number | null;
   /** Whether a rank requested a stop before it handed over its gradients. */
   stop: boolean;
-  /** Two ranks that should be equal but are not. Null if there are none. */
+  /** Two ranks that should be equal but are not, or null. */
   mismatch: CopyMismatch | null;
-  /** Two ranks with different numbers of micro-batches. Null if there are none. */
+  /** Two ranks with different numbers of micro-batches, or null. */
   uneven: UnevenBatches | null;
   /** Busy milliseconds by rank. Null if no rank measures them. */
   busy: readonly number[] | null;
-  /** Number of micro-batches of this rank so far in which no label counts. */
+  /** Number of this rank's micro-batches so far without a label that counts. */
   emptyBatches: number;
 }
 
@@ -212,7 +213,7 @@ export class StepControl implements GradientReceiver {
     for (const digest of this.digests.values()) digest.drop();
   }
 
-  /** Counts a micro-batch whose loss another pipeline stage computes. */
+  /** Counts a micro-batch with a loss that another pipeline stage computes. */
   addUnknownLoss(): void {
     this.microBatches++;
   }
@@ -308,8 +309,8 @@ export class StepControl implements GradientReceiver {
   }
 
   /**
-   * Returns two ranks that should be equal but are not. Null if there are none, or if nothing is
-   * compared.
+   * Returns two ranks that should be equal but are not. Returns null if all are equal, or if
+   * nothing is compared.
    */
   private findMismatch(rows: ReportedRows): CopyMismatch | null {
     const { compared } = this;

@@ -84,7 +84,7 @@ interface StepDecisionParts {
 }
 
 export class StepDecisions {
-  /** Whether step() has enqueued an update whose decision was not read yet. */
+  /** Whether step() has enqueued an update with a decision that was not read yet. */
   private isDue = false;
   private latest: StepDecision | null = null;
 

@@ -1,4 +1,4 @@
-// Warns once about micro-batches in which no label counts. They train nothing.
+// Warns once about micro-batches without a label that counts. They train nothing.
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { countEmptyMeans, held, Tensor } from '../../tensor/index.js';
@@ -8,7 +8,7 @@ import { countEmptyMeans, held, Tensor } from '../../tensor/index.js';
  * to the host, so no step waits.
  */
 export class EmptyBatches {
-  /** [1] f32: number of cross-entropies in which no row counts. */
+  /** [1] f32: number of cross-entropies without a row that counts. */
   readonly count: Tensor;
   private isReported = false;
 

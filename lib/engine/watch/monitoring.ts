@@ -1,4 +1,4 @@
-// Connects monitors to the steps of an engine. Event names are those of DeepSpeed.
+// Connects monitors to the steps of an engine. Event names are DeepSpeed's.
 import type { ResolvedConfig } from '../../../types/config.js';
 import {
   ConsoleMonitor,

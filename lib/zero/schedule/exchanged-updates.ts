@@ -25,7 +25,7 @@ import type {
 } from '../state/strategies.js';
 import type { SharedUpdateParts } from './summed-updates.js';
 
-/** What the schedule needs. Every rank updates whole units. */
+/** The inputs of the schedule. Every rank updates whole units. */
 interface ExchangeParts extends Omit<SharedUpdateParts, 'group'> {
   group: ExchangeGroup;
   /** Minimum elements per exchange. Smaller units share one exchange. */
@@ -46,10 +46,10 @@ interface Bucket {
 }
 
 /**
- * The schedule of 1-bit optimizers. In a step with an exchange, each bucket takes three stages: its
- * ranges write one vector, the ranks average the vectors with two collectives, and the ranges are
- * updated by the average. While the collectives of a bucket run, the next bucket writes its vector.
- * In a step without an exchange, each rank updates by its own gradients.
+ * The schedule of 1-bit optimizers. In a step with an exchange, each bucket takes three stages.
+ * First its ranges write one vector. Then the ranks average the vectors with two collectives. Last
+ * the ranges are updated by the average. While the collectives of a bucket run, the next bucket
+ * writes its vector. In a step without an exchange, each rank updates by its own gradients.
  *
  * Memory in addition to the state, in bytes per element: 4 and 4 / ranks for compression errors,
  * 1/4 for messages. During an update, the vectors of three buckets.

@@ -1,4 +1,4 @@
-// Decides how many units SuperOffload updates during backward, in which order, and when speculation
+// Decides how many units SuperOffload updates during backward, their order, and when speculation
 // pauses.
 
 /** One of this many units is postponed: three units with 24 or more units on one processor. */

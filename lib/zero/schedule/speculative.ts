@@ -14,8 +14,8 @@
 //                      tentative --failed backward--> none
 //
 // Invariant: only a commit changes optimizer state, and a commit needs the step decision. A wrong
-// assumption costs one pass and no rollback. Results equal those of other schedules bit for bit.
-// Memory: one more gradient element per parameter. Source: SuperOffload (DeepSpeed).
+// assumption costs one pass and no rollback. Results equal the results of other schedules bit for
+// bit. Memory: one more gradient element per parameter. Source: SuperOffload (DeepSpeed).
 
 import type {
   SpeculationTensors,

@@ -62,9 +62,9 @@ export function chooseResidents(
 }
 
 /**
- * Storage of shards on a disk. One stream orders all work on the slots: read a tile from the file
- * and copy it to the device, or copy updated weights in and write them to the file. The caller
- * announces the next units with expect().
+ * Storage of shards on a disk. One stream orders all work on the slots. It reads a tile from the
+ * file and copies it to the device, or copies updated weights in and writes them to the file. The
+ * caller announces the next units with expect().
  */
 export class DiskWeights {
   private readonly stream: Stream;

@@ -1,6 +1,6 @@
-// The contracts of optimizer state. A Schedule decides when state is updated, a Placement where it
-// is stored, Masters in which form master weights are stored, and a WeightTarget where updated
-// weights go.
+// The contracts of optimizer state. A Schedule decides when state is updated, and a Placement where
+// it is stored. Masters decides the form of master weights. A WeightTarget receives updated
+// weights.
 import type { UpdateSettings, UpdateTensors } from '../../optim/optimizer.js';
 import type { UpdateKernels } from '../../optim/update-kernels.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -90,7 +90,7 @@ export interface Schedule {
   resync?(applied: number, publisher: Publisher): void;
   /** Returns this rank's errors of compressed exchanges. */
   rankErrors?(): Iterable<RankError>;
-  /** Bytes in addition to those of the ShardState. */
+  /** Bytes in addition to the bytes of the ShardState. */
   readonly bytes?: Pick<Bytes, 'device' | 'host'>;
 }
 
@@ -157,7 +157,7 @@ export interface Traffic {
   dropGradient(part: ShardPart): void;
   /** Makes later compute work wait for the updated weights. */
   awaitWeights(part: ShardPart): void;
-  /** Returns the gradient, complete on return, or null if there is none. The caller releases it. */
+  /** Returns the gradient, complete on return, or null. The caller releases it. */
   gradOf(part: ShardPart): Tensor | null;
   /** Copies `from`, complete in `order`, to `to` on the device. Later compute work waits for it. */
   toDevice(to: Tensor, from: Tensor): void;
@@ -171,7 +171,10 @@ export interface Traffic {
 export interface PlacementCosts {
   /** The location of masters and moments. */
   readonly state: keyof Bytes;
-  /** The memory in which updates read gradients and write weights. Null: the memory of backward. */
+  /**
+   * The memory with the gradients that updates read and the weights that they write. Null: the
+   * memory of backward.
+   */
   readonly updates: 'device' | 'host' | null;
   /** Number of tile buffers in the memory of updates. Null: the configuration sets it. */
   readonly windows: number | null;
