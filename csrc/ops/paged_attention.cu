@@ -7,6 +7,7 @@
 #include "../cuda/shared_memory.h"
 #include "paged_hopper.cuh"
 #include "paged_plain.cuh"
+#include "paged_single.cuh"
 #include "paged_tiles.cuh"
 
 namespace ds::cuda {
@@ -105,13 +106,38 @@ void launch_tiles(int64_t fewest_keys, const PagedArguments<T, P>& a, const Page
          op, ctx);
 }
 
+/// Launches paged_single_kernel, or returns false if it does not take the call. With few items, the
+/// kernel of tiles is faster, because several blocks split the keys of an item.
+template <class Shape, class T, class P>
+bool launch_single(const PagedArguments<T, P>& a, const PagedAttention& op, CudaContext& ctx) {
+  const int64_t items = int64_t{a.sequences} * a.rows.key_heads;
+  const int64_t blocks = int64_t{ctx.sm_count} * Shape::blocks_per_sm;
+  if (ctx.code.architecture < 90 || op.invariant || op.longest > 1) return false;
+  if (a.group > Shape::queries || a.d != Shape::head_dim || a.rows.block % kKeyTile != 0)
+    return false;
+  if (!a.vectors || !a.row_vectors || items < kFewBlocks * ctx.sm_count || items >= 2147483647)
+    return false;
+  PagedArguments<T, P> all = a;
+  all.splits = 1;
+  all.settled = is_settled(ctx, op.tables.data) && is_settled(ctx, op.starts.data) &&
+                is_settled(ctx, op.lengths.data) && is_settled(ctx, op.pool.data);
+  launch_behind(ctx,
+                {"paged_attention", dim3(static_cast<unsigned>(blocks)), dim3(Shape::threads),
+                 ctx.stream, Shape::shared_bytes},
+                paged_single_kernel<T, P, Shape>, all);
+  return true;
+}
+
 /// Selects the tiles. Single tokens split their keys over warps. Short prompts have tiles of 64
 /// rows, which use more SMs.
 template <int kD, class T, class P>
 void launch_tiles_of(const PagedArguments<T, P>& a, const PagedAttention& op, CudaContext& ctx) {
   if (op.invariant) return launch_tiles<PagedShape<kD, 4, 1, 1, 2, true>>(512, a, op, ctx);
   const int64_t rows = std::max<int64_t>(1, op.longest) * a.group;
-  if (rows <= 16) return launch_tiles<PagedShape<kD, 1, 1, 4, 3>>(64, a, op, ctx);
+  if (rows <= 16) {
+    if (launch_single<SingleShape<kD, 128 / kD * 2, 3>>(a, op, ctx)) return;
+    return launch_tiles<PagedShape<kD, 1, 1, 4, 3>>(64, a, op, ctx);
+  }
   const int64_t blocks = (rows + 127) / 128 * a.sequences * a.rows.key_heads;
   if (blocks < 2 * int64_t{ctx.sm_count})
     return launch_tiles<PagedShape<kD, 4, 1, 1, 2>>(512, a, op, ctx);

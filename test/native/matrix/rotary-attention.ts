@@ -4,7 +4,8 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import { close, inPlaceOperand, input, type MatrixCase, opCase, output } from './harness.js';
 import { floating, paddedLayout } from './layouts.js';
 import type { Random } from './numbers.js';
-import { type Sizes as AttentionSizes, attend, tablesOf } from './paged-attention.js';
+import { attend, tablesOf } from './paged-attention.js';
+import type { Sizes as AttentionSizes } from './paged-sizes.js';
 import { rotateHead } from './rotary-store.js';
 
 const { floor, sqrt } = Math;
