@@ -1,18 +1,20 @@
-// SampleTokens on the GPU, a block per row. Radix selection over counts and integer weights narrows
-// the candidates, so the order of sums does not matter.
+// SampleTokens on the GPU, a block per row, or a cluster of blocks if there are few rows. Radix
+// selection over counts and integer weights narrows the candidates, so the order of sums does not
+// matter.
 #include "sample.h"
 
 #include "../cuda/cluster.cuh"
 #include "../cuda/dependent_launch.cuh"
 #include "sample_math.h"
+#include "sample_race.cuh"
 #include "sample_rows.cuh"
 #include "sample_select.cuh"
 
 namespace ds::cuda {
 namespace {
 
-/// Blocks of a cluster that search for the best score of a row together, if there are few rows.
-constexpr uint32_t kCluster = 8;
+/// Most blocks of a cluster that process a row together, if there are few rows.
+constexpr uint32_t kMostClustered = 8;
 
 /// Returns true if a slot has banned sequences.
 template <class T>
@@ -128,45 +130,21 @@ __device__ uint64_t race(const Candidates& from, const Boundary& last, const Sam
   return block_reduce(best, Max{});
 }
 
-/// Returns an upper bound of the key of a draw, by fast logarithms with a margin for their errors.
-__device__ __forceinline__ float bound_of_key(float y, uint32_t word) {
-  const float u = fmaf(static_cast<float>(word), 0x1p-32f, 0x1p-33f);
-  const float e = u < 0x1p-7f ? fmaf(0.5f * u, u, u) : -__logf(fmaxf(1.0f - u, 0x1p-24f));
-  return y - __logf(e) + 1e-3f;
-}
+/// Shared memory of a draw.
+struct DrawMemory {
+  uint64_t bins[kBins];
+  List list;
+};
 
-/// Runs the race of all candidates of a row, with y = (score - most) / temperature. It computes an
-/// exact key only if its bound reaches the thread's best key.
-template <bool kMasked, class T>
-__device__ uint64_t race_row(const RowScores<T>& scores, float most) {
-  const SampleRules& rules = scores.rules;
-  const uint64_t position = static_cast<uint64_t>(rules.position);
-  float best_key = kOut;
-  uint64_t best = 0;
-  uint32_t block = ~0u;
-  Philox4 words = {};
-  scores.template visit_allowed<kMasked>([&](uint32_t c, float x) {
-    const float y = div_rn(sub_rn(x, most), rules.temperature);
-    if (y == kOut) return;
-    if (c / 4 != block) words = philox(rules.seed, position, block = c / 4);
-    const uint32_t u = c % 4;
-    const uint32_t first = u % 2 == 0 ? words.v[0] : words.v[1];
-    const uint32_t second = u % 2 == 0 ? words.v[2] : words.v[3];
-    const uint32_t word = u < 2 ? first : second;
-    if (bound_of_key(y, word) < best_key) return;
-    if (rules.min_p > 0.0f && exact_exp(y) < rules.min_p) return;
-    const float key = draw_key(y, word);
-    best_key = fmaxf(best_key, key);
-    const uint64_t rank = ranked(key, c);
-    best = rank > best ? rank : best;
-  });
-  return block_reduce(best, Max{});
+__device__ __forceinline__ DrawMemory& draw_memory() {
+  __shared__ DrawMemory memory;
+  return memory;
 }
 
 /// Steps 7 to 9 and the draw from y. Starts with a barrier.
 __device__ int32_t draw(float* y, uint32_t columns, uint32_t pitch, const SampleRules& rules) {
-  __shared__ uint64_t bins[kBins];
-  __shared__ List list;
+  uint64_t* const bins = draw_memory().bins;
+  List& list = draw_memory().list;
   Candidates left = {y, nullptr, pitch};
   if (rules.top_k > 0) {
     uint64_t possible = 0;
@@ -182,7 +160,95 @@ __device__ int32_t draw(float* y, uint32_t columns, uint32_t pitch, const Sample
   return static_cast<int32_t>(column_in(race(left, last, rules)));
 }
 
-/// Returns the token of a slot without banned sequences.
+/// Returns how many coarse bins, from the first on, have at most kMostListed candidates together.
+/// The last bin, which has no lower end, is not one of them. Starts and ends with a barrier.
+__device__ uint32_t listed_bins(const uint32_t* counts) {
+  __shared__ uint32_t sums[kThreads / 32];
+  constexpr uint32_t kEach = kBins / kThreads;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __syncthreads();
+  uint32_t own = 0;
+  for (uint32_t u = 0; u < kEach; ++u) own += counts[threadIdx.x * kEach + u];
+  uint32_t upto = own;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const uint32_t below = __shfl_up_sync(0xffffffffu, upto, distance);
+    if (lane >= distance) upto += below;
+  }
+  if (lane == 31) sums[warp] = upto;
+  __syncthreads();
+  uint32_t before = upto - own, bins = 0;
+  for (uint32_t w = 0; w < warp; ++w) before += sums[w];
+  for (uint32_t u = 0; u < kEach; ++u) {
+    before += counts[threadIdx.x * kEach + u];
+    bins += before <= kMostListed;
+  }
+  return min(block_sum(bins), uint32_t{kBins - 1});
+}
+
+constexpr int32_t kNotListed = -3;
+
+/// Steps 7 to 9 and the draw, if the candidates of top_k or top_p are among the best kMostListed or
+/// fewer, otherwise returns kNotListed. Reads the row twice and writes no scores.
+template <class T>
+__device__ int32_t draw_listed(const RowScores<T>& scores, float most) {
+  const SampleRules& rules = scores.rules;
+  uint64_t* const bins = draw_memory().bins;
+  List& list = draw_memory().list;
+  auto* const counts = reinterpret_cast<uint32_t*>(bins);
+  const auto y_of = [&](float x) { return div_rn(sub_rn(x, most), rules.temperature); };
+  __syncthreads();
+  for (int b = threadIdx.x; b < kBins; b += kThreads) counts[b] = 0;
+  if (threadIdx.x == 0) list.count = 0;
+  __syncthreads();
+  uint64_t total = 0;
+  scores.visit({}, [&](uint32_t, float x) {
+    const float y = y_of(x);
+    if (y == kOut) return;
+    if (rules.top_k <= 0) total += sample_weight(y);
+    const uint32_t bin = coarse_bin(y);
+    if (bin < kBins - 1) atomicAdd(counts + bin, 1u);
+  });
+  total = block_sum(total);
+  const uint32_t listed = listed_bins(counts);
+  const bool by_count = rules.top_k > 0;
+  const uint64_t wanted =
+      by_count ? static_cast<uint64_t>(rules.top_k) : kept_weight(total, rules.top_p);
+  uint64_t possible = 0;  // at least the count or the weight of the listed candidates
+  for (uint32_t b = threadIdx.x; b < listed; b += kThreads)
+    possible += counts[b] * (by_count ? 1 : sample_weight(static_cast<float>(b) * -0x1p-6f));
+  if (block_sum(possible) < wanted) return kNotListed;
+  scores.visit({}, [&](uint32_t c, float x) {
+    const float y = y_of(x);
+    if (y == kOut || coarse_bin(y) >= listed) return;
+    const uint32_t at = atomicAdd(&list.count, 1u);
+    list.y[at] = y;
+    list.columns[at] = c;
+  });
+  __syncthreads();
+  const Candidates left = {list.y, list.columns, list.count};
+  Boundary last;
+  if (by_count) {
+    last = select(left, bins, wanted, false, [](float) { return uint64_t{1}; });
+    keep(left, list.y, last, list, 0);
+    last = rules.top_p < 1.0f ? nucleus(left, bins, rules.top_p) : Boundary{};
+  } else {
+    uint64_t inside = 0;
+    for (uint32_t i = threadIdx.x; i < left.count; i += kThreads)
+      inside += sample_weight(left.y[i]);
+    if (block_sum(inside) < wanted) return kNotListed;
+    last = select(left, bins, wanted, true, [](float y) { return sample_weight(y); });
+  }
+  return static_cast<int32_t>(column_in(race(left, last, rules)));
+}
+
+/// Returns true if a row without banned sequences is a race of all its tokens.
+__device__ __forceinline__ bool is_race(const SampleRules& rules, uint64_t best) {
+  return best != 0 && value_of(static_cast<uint32_t>(best >> 32)) != kOut &&
+         rules.temperature != 0.0f && rules.top_k <= 0 && rules.top_p >= 1.0f;
+}
+
+/// Returns the token of a slot without banned sequences, if the row is not a race.
 template <class T>
 __device__ int32_t choose_freely(const Problem<T>& p, const RowScores<T>& scores, uint64_t best,
                                  float* y) {
@@ -191,21 +257,16 @@ __device__ int32_t choose_freely(const Problem<T>& p, const RowScores<T>& scores
   const float most = value_of(static_cast<uint32_t>(best >> 32));
   if (most == kOut) return kNothingLeft;
   if (rules.temperature == 0.0f) return static_cast<int32_t>(column_in(best));
-  if (rules.top_k <= 0 && rules.top_p >= 1.0f)
-    return static_cast<int32_t>(
-        column_in(scores.mask ? race_row<true>(scores, most) : race_row<false>(scores, most)));
+  if (const int32_t token = draw_listed(scores, most); token != kNotListed) return token;
   stage(scores, y, p.pitch, [&](float x) { return div_rn(sub_rn(x, most), rules.temperature); });
   return draw(y, p.columns, p.pitch, rules);
 }
 
-/// Returns the token of a slot. `best` is the rank of the best score, or 0 if a score is NaN or
-/// +infinity.
+/// Returns the token of a slot with banned sequences.
 template <class T>
-__device__ int32_t choose(const Problem<T>& p, int32_t slot, const RowScores<T>& scores,
-                          uint64_t best) {
+__device__ int32_t choose_allowed(const Problem<T>& p, int32_t slot, const RowScores<T>& scores,
+                                  uint64_t best, float* y) {
   const SampleRules& rules = scores.rules;
-  float* const y = p.staged + p.index() * p.pitch;
-  if (!has_bans(p, slot)) return choose_freely(p, scores, best, y);
   if (best == 0) return kNotANumber;
   stage(scores, y, p.pitch, [](float x) { return x; });
   if (ban(p, slot, rules, y)) best = best_of(y, p.columns);
@@ -250,35 +311,39 @@ __device__ void append(const Problem<T>& p, int32_t slot, int32_t token) {
     counts[token] += 2;
 }
 
-/// Returns the best rank of all parts, or 0, to the first block of the cluster. The other blocks
-/// may end afterwards.
-__device__ __forceinline__ uint64_t best_of_cluster(uint64_t own) {
-  __shared__ uint64_t parts[kCluster];
+/// Exchanges a rank with the other blocks of the cluster. Returns the best rank to all blocks, or 0
+/// if a block has 0 and `all` is true. `parts` [kMostClustered] is shared memory for this call
+/// only.
+__device__ __forceinline__ uint64_t best_of_cluster(uint64_t* parts, uint64_t own, RowPart part,
+                                                    bool all) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (threadIdx.x == 0) {
+  if (threadIdx.x < part.parts) {
     uint32_t place;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, 0;"
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                  : "=r"(place)
-                 : "r"(shared_address(parts + blockIdx.x % kCluster)));
+                 : "r"(shared_address(parts + part.part)), "r"(threadIdx.x));
     asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(place), "l"(own) : "memory");
   }
 #endif
   cluster_barrier();
   uint64_t best = parts[0];
-  bool bad = best == 0;
-  for (uint32_t i = 1; i < kCluster; ++i) {
-    bad |= parts[i] == 0;
+  bool none = best == 0;
+  for (uint32_t i = 1; i < part.parts; ++i) {
+    none |= parts[i] == 0;
     best = parts[i] > best ? parts[i] : best;
   }
-  return bad ? 0 : best;
+  return none && all ? 0 : best;
 }
 
-/// Samples a token per row. With kClusters, p.cluster is kCluster: the blocks of a row search for
-/// its best score together, and the first block does the rest.
+/// Samples a token per row. With kClusters, the blocks of a cluster search for the best score of a
+/// row and run its race together. The first block does the rest.
 template <class T, bool kClusters>
 __global__ void __launch_bounds__(kThreads) sample_kernel(Problem<T> p) {
+  __shared__ uint64_t scored[kMostClustered], raced[kMostClustered];
   if constexpr (kClusters) cluster_barrier();  // until all blocks have started
   await_previous();
+  let_next_begin();
+  const RowPart part = kClusters ? RowPart{blockIdx.x % p.cluster, p.cluster} : RowPart{};
   const int32_t slot = p.slots[p.index()];
   const bool known = slot >= 0 && slot < p.slot_count;
   int32_t token = kNotANumber;
@@ -286,30 +351,34 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(Problem<T> p) {
   const SampleRules rules =
       known ? SampleRules::of(p.settings + row * kSampleSettings, p.numbers + row * kSampleNumbers)
             : SampleRules{};
-  uint64_t best = 0;
-  if constexpr (kClusters) {
-    const uint32_t part = blockIdx.x % kCluster;
-    uint64_t own = 0;
-    if (known) {
-      const RowScores<T> scores(p, p.numbers + row * kSampleNumbers, rules);
-      if (scores.unchanged()) own = best_of_part(scores, part, kCluster);
-      else if (part == 0) own = best_of(scores);
-      else own = 1;  // less than any rank, but not 0
-    }
-    best = best_of_cluster(own);
-    if (part != 0) return;
-  }
   if (known) {
     const RowScores<T> scores(p, p.numbers + row * kSampleNumbers, rules);
-    if constexpr (!kClusters) best = best_of(scores);
-    token = choose(p, slot, scores, best);
+    const bool bans = has_bans(p, slot);
+    uint64_t best = best_of(scores, part);
+    if constexpr (kClusters) best = best_of_cluster(scored, best, part, true);
+    float* const y = p.staged + p.index() * p.pitch;
+    if (!bans && is_race(rules, best)) {
+      uint64_t winner = race_row(scores, best, part);
+      if constexpr (kClusters) winner = best_of_cluster(raced, winner, part, false);
+      token = static_cast<int32_t>(column_in(winner));
+    } else if (part.part == 0) {
+      token = bans ? choose_allowed(p, slot, scores, best, y) : choose_freely(p, scores, best, y);
+    }
   }
+  if (part.part != 0) return;
   if (p.logprobs) write_logprobs(p, token);
   // All threads must have read the slot's parameters before the slot changes.
   __syncthreads();
   if (threadIdx.x != 0) return;
   p.tokens[p.index()] = token;
   if (token >= 0) append(p, slot, token);
+}
+
+/// Returns the number of blocks for a row: as many as fit the SMs, a power of 2.
+uint32_t blocks_of_row(int64_t rows, const CudaContext& ctx) {
+  uint32_t blocks = kMostClustered;
+  while (blocks > 1 && (ctx.code.architecture < 90 || rows * blocks > ctx.sm_count)) blocks /= 2;
+  return blocks;
 }
 
 }  // namespace
@@ -342,12 +411,11 @@ void run(const SampleTokens& op, CudaContext& ctx) {
     p.columns = static_cast<uint32_t>(op.scores.shape[1]);
     p.pitch = (p.columns + 3) / 4 * 4;
     p.staged = ctx.scratch_of<float>(static_cast<size_t>(rows * p.pitch));
-    const bool clusters = ctx.code.architecture >= 90 && rows * kCluster <= ctx.sm_count;
-    p.cluster = clusters ? kCluster : 1;
+    p.cluster = blocks_of_row(rows, ctx);
     launch_behind(ctx,
                   {"sample_tokens", dim3(static_cast<unsigned>(rows) * p.cluster), dim3(kThreads),
                    ctx.stream, 0, p.cluster},
-                  clusters ? sample_kernel<T, true> : sample_kernel<T, false>, p);
+                  p.cluster > 1 ? sample_kernel<T, true> : sample_kernel<T, false>, p);
   });
 }
 

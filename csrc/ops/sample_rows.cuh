@@ -43,35 +43,42 @@ __device__ __forceinline__ uint32_t bits_of_packet(const int32_t* mask, uint32_t
   return static_cast<uint32_t>(mask[c / 32]) >> c % 32 & ((1u << N) - 1);
 }
 
-/// Calls `each` with the columns and values of a row, in packets if the row is aligned. With
-/// kMasked, it skips columns that the mask excludes.
-template <bool kMasked, class T, class Each>
-__device__ __forceinline__ void each_element(const T* row, const int32_t* mask, uint32_t columns,
+/// A part of a row, of which each of `parts` blocks of a cluster takes one.
+struct RowPart {
+  uint32_t part = 0, parts = 1;
+
+  __device__ __forceinline__ uint32_t first() const { return part * kThreads + threadIdx.x; }
+  __device__ __forceinline__ uint32_t step() const { return parts * kThreads; }
+};
+
+/// Returns how many packets of a row can be loaded at once: none if the row is not aligned.
+template <class T>
+__device__ __forceinline__ uint32_t whole_packets(const T* row, uint32_t columns) {
+  return reinterpret_cast<uintptr_t>(row) % 16 == 0 ? columns / kPacket<T> : 0;
+}
+
+/// Calls `each` with the columns and values of a part of a row, in packets if the row is aligned.
+template <class T, class Each>
+__device__ __forceinline__ void each_element(const T* row, uint32_t columns, RowPart part,
                                              Each each) {
   constexpr uint32_t N = kPacket<T>;
-  const uint32_t whole = reinterpret_cast<uintptr_t>(row) % 16 == 0 ? columns / N : 0;
+  const uint32_t whole = whole_packets(row, columns);
 #pragma unroll 4
-  for (uint32_t i = threadIdx.x; i < whole; i += kThreads) {
-    const uint32_t bits = kMasked ? bits_of_packet<N>(mask, i * N) : 0;
-    if (kMasked && bits == 0) continue;
+  for (uint32_t i = part.first(); i < whole; i += part.step()) {
     const Vector<T, N> x = load_vector<N>(row + i * N);
 #pragma unroll
-    for (uint32_t e = 0; e < N; ++e)
-      if (!kMasked || bits >> e & 1) each(i * N + e, to_float(x.v[e]));
+    for (uint32_t e = 0; e < N; ++e) each(i * N + e, to_float(x.v[e]));
   }
-  for (uint32_t c = whole * N + threadIdx.x; c < columns; c += kThreads)
-    if (!kMasked || bits_of_packet<1>(mask, c)) each(c, to_float(row[c]));
+  for (uint32_t c = whole * N + part.first(); c < columns; c += part.step())
+    each(c, to_float(row[c]));
 }
 
 /// Returns the rank of the best score that the mask allows, or 0 if any score is NaN or +infinity.
-/// Reads the row once and determines columns only in packets with a new best score. The block
-/// processes part `part` of `parts`.
+/// Reads a part of the row once and determines columns only in packets with a new best score.
 template <bool kMasked, class T>
-__device__ uint64_t best_of_row(const T* row, const int32_t* mask, uint32_t columns, uint32_t part,
-                                uint32_t parts) {
+__device__ uint64_t best_of_row(const T* row, const int32_t* mask, uint32_t columns, RowPart part) {
   constexpr uint32_t N = kPacket<T>;
-  const uint32_t first = part * kThreads + threadIdx.x, step = parts * kThreads;
-  const uint32_t whole = reinterpret_cast<uintptr_t>(row) % 16 == 0 ? columns / N : 0;
+  const uint32_t first = part.first(), step = part.step(), whole = whole_packets(row, columns);
   float most = kOut;
   uint32_t at = ~0u;
   bool bad = false;
@@ -126,42 +133,32 @@ struct RowScores {
 
   /// Returns true if only the mask changes the model's scores.
   __device__ __forceinline__ bool unchanged() const { return !counts && !bias; }
-  __device__ __forceinline__ float score(uint32_t c, float x) const {
+  /// Returns a score without its mask.
+  __device__ __forceinline__ float unmasked(uint32_t c, float x) const {
     if (bias) x = add_rn(x, bias[c]);
     if (counts) x = penalized(x, counts[c], rules);
-    if (mask) x = masked(x, mask, c);
     return x;
   }
-  /// Calls `each` with each column and its score.
-  template <class Each>
-  __device__ __forceinline__ void visit(Each each) const {
-    each_element<false>(row, mask, columns, [&](uint32_t c, float x) { each(c, score(c, x)); });
+  __device__ __forceinline__ float score(uint32_t c, float x) const {
+    x = unmasked(c, x);
+    return mask ? masked(x, mask, c) : x;
   }
-  /// Calls `each` with the columns that the mask allows and their scores.
-  template <bool kMasked, class Each>
-  __device__ __forceinline__ void visit_allowed(Each each) const {
-    each_element<kMasked>(row, mask, columns, [&](uint32_t c, float x) {
-      if (bias) x = add_rn(x, bias[c]);
-      if (counts) x = penalized(x, counts[c], rules);
-      each(c, x);
-    });
+  /// Calls `each` with each column of a part and its score.
+  template <class Each>
+  __device__ __forceinline__ void visit(RowPart part, Each each) const {
+    each_element(row, columns, part, [&](uint32_t c, float x) { each(c, score(c, x)); });
   }
 };
 
-/// Returns the rank of the best unchanged score of a part of a row: see best_of_row.
+/// Returns the rank of the best score of a part of a row, or 0 if a score is NaN or +infinity.
 template <class T>
-__device__ uint64_t best_of_part(const RowScores<T>& scores, uint32_t part, uint32_t parts) {
-  return scores.mask ? best_of_row<true>(scores.row, scores.mask, scores.columns, part, parts)
-                     : best_of_row<false>(scores.row, scores.mask, scores.columns, part, parts);
-}
-
-/// Returns the rank of the best score, or 0 if a score is NaN or +infinity.
-template <class T>
-__device__ uint64_t best_of(const RowScores<T>& scores) {
-  if (scores.unchanged()) return best_of_part(scores, 0, 1);
-  uint64_t best = 0;
+__device__ uint64_t best_of(const RowScores<T>& scores, RowPart part) {
+  if (scores.unchanged())
+    return scores.mask ? best_of_row<true>(scores.row, scores.mask, scores.columns, part)
+                       : best_of_row<false>(scores.row, scores.mask, scores.columns, part);
+  uint64_t best = ranked(kOut, ~0u);  // not 0, also for a part without columns
   int bad = 0;
-  scores.visit([&](uint32_t c, float x) {
+  scores.visit(part, [&](uint32_t c, float x) {
     bad |= !(x < INFINITY);
     const uint64_t rank = ranked(x, c);
     best = rank > best ? rank : best;
@@ -173,7 +170,7 @@ __device__ uint64_t best_of(const RowScores<T>& scores) {
 /// Writes `value` of each score to `y` [pitch]. Ends with a barrier.
 template <class T, class Value>
 __device__ void stage(const RowScores<T>& scores, float* y, uint32_t pitch, Value value) {
-  scores.visit([&](uint32_t c, float x) { y[c] = value(x); });
+  scores.visit({}, [&](uint32_t c, float x) { y[c] = value(x); });
   for (uint32_t c = scores.columns + threadIdx.x; c < pitch; c += kThreads) y[c] = kOut;
   __syncthreads();
 }
