@@ -110,7 +110,7 @@ export class StepGraphs {
     if (this.recorded === 'alone') return null;
     let longest = 1;
     for (const { sequence, first, count } of slices) {
-      if (count !== 1 || first + 1 !== sequence.length) return null;
+      if (count !== 1 || first + 1 !== sequence.extent) return null;
       longest = Math.max(longest, first + 1);
     }
     const rows = paddedRows(slices.length);
@@ -135,14 +135,19 @@ export class StepGraphs {
 
   /**
    * Returns the scores [rows, vocabSize] of a step; the next step overwrites them. `forward`
-   * computes them from the step's inputs. Throws the errors of `forward`. If recording fails, it
-   * warns and stops recording. If memory is short, it warns, frees all graphs and halves their
-   * limit.
+   * computes them from the step's inputs, in the memory of `into` if it can. Throws the errors of
+   * `forward`. If recording fails, it warns and stops recording. If memory is short, it warns,
+   * frees all graphs and halves their limit.
    */
-  run({ rows, width, tiles, ends }: Padding, forward: () => Tensor): Tensor {
+  run({ rows, width, tiles, ends }: Padding, forward: (into: Tensor) => Tensor): Tensor {
     const scores = (): Tensor => this.scores.narrow(0, 0, ends ?? rows);
     const key = `${rows}x${width}x${tiles}x${ends ?? ''}`;
-    const compute = () => scope(() => kernels.copy({ in: forward(), out: scores() }));
+    const compute = () =>
+      scope(() => {
+        const into = scores();
+        const computed = forward(into);
+        if (!isSameView(computed, into)) kernels.copy({ in: computed, out: into });
+      });
     const recording = this.graphs.get(key) ?? null;
     if (recording) {
       this.graphs.delete(key);
@@ -206,6 +211,10 @@ export class StepGraphs {
     this.scores.dispose();
   }
 }
+
+/** Returns whether two contiguous tensors of one size have the same memory. */
+const isSameView = (a: Tensor, b: Tensor): boolean =>
+  a.buffer === b.buffer && a.offset === b.offset && a.isContiguous;
 
 const isOutOfMemory = (error: unknown): boolean =>
   error instanceof DsError && error.code === 'DS_OUT_OF_MEMORY';

@@ -165,14 +165,14 @@ export class StepRunner {
     this.announce?.(batch);
     const scores = scope(() =>
       noGrad(() => {
-        const forward = (): Tensor => this.forward(batch);
+        const forward = (into: Tensor | null): Tensor => this.forward(batch, into);
         const scores = jointly(this.together, () => {
           this.uploads.write(this.numbers.buffer, 0, batch.numbers);
           // A forward that makes tables of positions leaves them behind; a recorded one must not.
           const reach = this.reachOf(batch);
           const graphs = this.reaches.has(reach) ? this.graphs : null;
           const scores = this.timeForward(() =>
-            padding && graphs ? graphs.run(padding, forward) : forward(),
+            padding && graphs ? graphs.run(padding, forward) : forward(null),
           );
           this.reaches.add(reach);
           return scores;
@@ -228,8 +228,11 @@ export class StepRunner {
     });
   }
 
-  /** Returns scores [ends, V]. The inputs of the batch are already on the device. */
-  private forward(batch: StepBatch): Tensor {
+  /**
+   * Returns scores [ends, V], in the memory of `into` if possible. The inputs of the batch are
+   * already on the device.
+   */
+  private forward(batch: StepBatch, into: Tensor | null = null): Tensor {
     const reach = this.reachOf(batch);
     return scope(() => {
       const lists = splitLists(batch, this.numbers);
@@ -246,7 +249,7 @@ export class StepRunner {
       const fed = Tensor.emptyLike(tokens);
       kernels.feedTokens({ tokens, previous: this.sampled, out: fed });
       const forwardAt = (positions: Places): Tensor =>
-        this.model.logitsAfter(row(fed), positions, lists.ends);
+        this.model.logitsAfter(row(fed), positions, lists.ends, into);
       const { hooks } = this.limits;
       const model = (): Tensor =>
         hooks?.around(lists.slots, places, forwardAt) ?? forwardAt(places);

@@ -37,6 +37,7 @@ import {
 } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import { isHeadEarly } from '../tensor/recompute/index.js';
+import { placeResult } from '../tensor/tensor.js';
 import type { BlockActivations } from './activation-shape.js';
 import { type CacheShape, createCaches } from './caches.js';
 import type { CausalLossOptions } from './causal-loss-options.js';
@@ -426,10 +427,17 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return required(this.parameters().find(isComputed));
   }
 
-  /** @internal Returns logits [S, V] after the positions `ends` [S], i32, of tokens [B, T]. */
-  logitsAfter(tokens: Tensor, places: Places, ends: Tensor): Tensor {
+  /**
+   * @internal Returns logits [S, V] after the positions `ends` [S], i32, of tokens [B, T]. `ends`
+   * ascend, so with B T of them they are all positions. If the head's products are the logits, it
+   * may write them to `into` [S, V].
+   */
+  logitsAfter(tokens: Tensor, places: Places, ends: Tensor, into: Tensor | null = null): Tensor {
     const x = this.hiddenOf(tokens, places);
-    return this.logitsOf(indexSelect(x.reshape([-1, x.size(2)]), 0, ends));
+    const rows = x.reshape([-1, x.size(2)]);
+    const last = ends.size(0) === rows.size(0) ? rows : indexSelect(rows, 0, ends);
+    if (!into || this.finishLogits) return this.logitsOf(last);
+    return placeResult(into, () => this.logitsOf(last));
   }
 
   /** @internal Sizes of layers with a recurrent state instead of keys and values; or null. */

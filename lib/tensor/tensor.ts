@@ -70,6 +70,32 @@ export function observeCreation(next: ((made: Tensor) => void) | null): void {
   observer = next;
 }
 
+/** The memory for the next tensor of its shape, dtype and device; null: none. */
+let place: Tensor | null = null;
+
+/**
+ * @internal Runs `compute`. The first tensor of memory's shape, dtype and device that
+ * Tensor.empty() makes meanwhile is a view of `memory`, so that an op writes its result there.
+ */
+export function placeResult(memory: Tensor, compute: () => Tensor): Tensor {
+  const outer = place;
+  place = memory;
+  try {
+    return compute();
+  } finally {
+    place = outer;
+  }
+}
+
+/** Returns a view of the memory of placeResult(), once, if it is of this kind; else null. */
+function takePlace(shape: readonly number[], dtype: DType, device: Device): Tensor | null {
+  if (!place || place.dtype !== dtype || place.device !== device) return null;
+  const { buffer, shape: own, strides, offset } = place;
+  if (own.length !== shape.length || own.some((size, d) => size !== shape[d])) return null;
+  place = null;
+  return new Tensor(buffer.retain(), dtype, own, strides, offset);
+}
+
 /** Returns the number of tensors that hold memory. */
 export function liveTensors(): number {
   return liveCount;
@@ -129,6 +155,8 @@ export class Tensor implements View {
   static empty(shape: readonly number[], dtype: DType, device: Device): Tensor {
     requireSizes('Tensor.empty', shape);
     parseDType(dtype, 'Tensor.empty');
+    const placed = takePlace(shape, dtype, device);
+    if (placed) return placed;
     return new Tensor(Buffer.allocate(device, numel(shape) * dtypeSize(dtype)), dtype, shape);
   }
 

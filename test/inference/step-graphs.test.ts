@@ -6,6 +6,8 @@ import { cpu, DsError, initInference, nn, scope, Tensor } from '../../lib/index.
 import type { Sequence } from '../../lib/inference/sequence.js';
 import { type Recorder, StepGraphs } from '../../lib/inference/step-graphs.js';
 import { type EngineFlags, readEngineOptions } from '../../lib/launch/engine-flags.js';
+import { linear } from '../../lib/tensor/index.js';
+import { placeResult } from '../../lib/tensor/tensor.js';
 
 const V = 3;
 /** Graphs that the engine keeps. */
@@ -112,7 +114,7 @@ test('steps that cannot be recorded run directly, and their own errors are throw
   const graphs = graphsWith(recorder(() => late).record);
   const warnings = await warningsDuring(() => expect(step(graphs, 1, 8, 7)).toEqual([7, 7, 7]));
   expect(warnings[0]).toMatch(/cannot be recorded.*one by one/);
-  const sequence = { length: 1 } as never;
+  const sequence = { length: 1, extent: 1 } as never;
   expect(graphs.paddingFor([{ sequence, first: 0, count: 1 }], 64)).toBeNull();
   graphs.dispose();
   const broken = graphsWith(recorder(() => new Error('weights are gone')).record);
@@ -130,7 +132,7 @@ test.each([
 ])('a step of %d sequences is padded to %j', (count, rows) => {
   const graphs = graphsWith(recorder().record);
   const slices = Array.from({ length: count }, () => {
-    return { sequence: { length: 1, adapter: -1 } as never, first: 0, count: 1 };
+    return { sequence: { length: 1, extent: 1, adapter: -1 } as never, first: 0, count: 1 };
   });
   expect(graphs.paddingFor(slices, 64)?.rows ?? null).toBe(rows);
   graphs.dispose();
@@ -149,7 +151,8 @@ test.each([
   const sizes = { sequences: 256, width: 8, vocabSize: V, dtype: 'f32' as const, adapters: 32 };
   const graphs = new StepGraphs(cpu(), sizes, recorder().record);
   const slices = Array.from({ length: count }, (_, row) => {
-    return { sequence: { length: 1, adapter: row % adapters } as never, first: 0, count: 1 };
+    const sequence = { length: 1, extent: 1, adapter: row % adapters } as never;
+    return { sequence, first: 0, count: 1 };
   });
   expect(graphs.paddingFor(slices, 64)?.tiles).toBe(tiles);
   graphs.dispose();
@@ -193,6 +196,48 @@ test('a step of few tokens of one sequence has a graph of its own, and scores of
   expect(rows).toEqual([4, 4, 1, 4]);
   expect(reported).toEqual(['record 0', 'record 1', 'record 2']);
   graphs.dispose();
+});
+
+test('a step may write its scores where the graphs keep them, or return others', () => {
+  const { record } = recorder();
+  const graphs = graphsWith(record);
+  const padding = { rows: 4, width: 8, tiles: 0 };
+  const run = (forward: (into: Tensor) => Tensor): number[] =>
+    scope(() => graphs.run({ ...padding, width: padding.width++ }, forward).toArray());
+  expect(run((into) => into.fill_(3))).toEqual(Array(4 * V).fill(3));
+  const placed = (into: Tensor): Tensor => {
+    const make = () => Tensor.empty([4, V], 'f32', cpu());
+    const made = placeResult(into, () => {
+      make().fill_(5);
+      return make().fill_(6);
+    });
+    expect(into.toArray()).toEqual(Array(4 * V).fill(5));
+    return made;
+  };
+  expect(run(placed)).toEqual(Array(4 * V).fill(6));
+  graphs.dispose();
+});
+
+test('only a tensor of the same kind gets the memory for a result, once', () => {
+  scope(() => {
+    const memory = Tensor.empty([2, 3], 'f32', cpu()).fill_(1);
+    const [x, weight] = [
+      [2, 4],
+      [3, 4],
+    ].map((shape) => Tensor.empty(shape, 'f32', cpu()).fill_(1));
+    const made = placeResult(memory, () => {
+      const others = [Tensor.empty([3, 2], 'f32', cpu()), Tensor.empty([2, 3], 'i32', cpu())];
+      for (const other of others) expect(other.buffer).not.toBe(memory.buffer);
+      return linear(x as Tensor, weight as Tensor);
+    });
+    expect(made.buffer).toBe(memory.buffer);
+    expect(memory.toArray()).toEqual(Array(6).fill(4));
+    const failing = () => {
+      throw new Error('no result');
+    };
+    expect(() => placeResult(memory, failing)).toThrow('no result');
+    expect(Tensor.empty([2, 3], 'f32', cpu()).buffer).not.toBe(memory.buffer);
+  });
 });
 
 test('"auto" checks whether graphs can be recorded, without a notice on the CPU', async () => {
