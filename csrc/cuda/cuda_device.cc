@@ -233,7 +233,7 @@ void CudaDevice::copy(void* dst, const void* src, size_t bytes, Stream& stream) 
   if (crosses && to.address && from.address &&
       (bytes <= kFewBytes || (should_copy_by_kernel(to.kind, stream) &&
                               in_wide_words(to.address, from.address, bytes)))) {
-    copy_directly(to.address, from.address, bytes, order);
+    copy_directly(to.address, from.address, bytes, order, code_.architecture >= 90);
     return;
   }
   DS_CUDA(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, order), "copy");

@@ -20,6 +20,9 @@ bool in_wide_words(const void* dst, const void* src, size_t bytes);
 ///     measured on an H200                            engine    kernel
 ///     a few bytes, 4.8 GB of copies enqueued before   89 ms    0.14 ms
 ///     weights of a block, while state streams         25 ms       2 ms
-void copy_directly(void* dst, const void* src, size_t bytes, cudaStream_t stream);
+///
+/// `behind`: the kernel may be launched while the previous one runs, and waits for its end. Needs
+/// code for compute capability 9.0 or newer.
+void copy_directly(void* dst, const void* src, size_t bytes, cudaStream_t stream, bool behind);
 
 }  // namespace ds::cuda
