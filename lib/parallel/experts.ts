@@ -17,8 +17,8 @@ import type { Stream } from './stream.js';
  */
 export class CutExperts extends Module {
   /**
-   * [experts here, 2 hidden, channels]; with inputsFirst, [experts here, channels, 2 hidden]. Experts
-   * without gates have hidden in place of 2 hidden.
+   * [experts here, 2 hidden, channels]; with inputsFirst, [experts here, channels, 2 hidden].
+   * Experts without gates have hidden in place of 2 hidden.
    */
   readonly gate_up_proj: Parameter;
   /** [experts here, 2 hidden], or null without a bias. */
