@@ -13,7 +13,7 @@ import {
   type ResolvedConfig,
   resolveConfig,
 } from './config/index.js';
-import { type ConfigArguments, configSource, cutsIn } from './config/source.js';
+import { type ConfigArguments, configSource, readParallelSizes } from './config/source.js';
 import { requireServable } from './data/dataset.js';
 import {
   type Batched,
@@ -261,7 +261,7 @@ function meshWanted(
   options: ConfigurationOptions,
 ): MeshOptions | undefined {
   const named = model instanceof PipelineModule ? model.numStages : null;
-  const { stages, layers: tp, tokens: sp } = cutsIn(configSource(options).config);
+  const { stages, layers: tp, tokens: sp } = readParallelSizes(configSource(options).config);
   const pp = named ?? stages;
   if (pp === null && tp === 1 && sp === 1) return undefined;
   return {

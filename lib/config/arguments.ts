@@ -5,7 +5,10 @@ import type { ConfigArguments } from './source.js';
 
 export type { ConfigArguments } from './source.js';
 
-/** The used part of a command-line parser, such as commander's Command. */
+/**
+ * The methods of a command-line parser, such as commander's Command, that addConfigArguments()
+ * calls.
+ */
 export interface OptionRegistry {
   /** Declares an option. */
   option(flags: string, description: string): unknown;
@@ -30,7 +33,7 @@ export function addConfigArguments<Command extends OptionRegistry>(command: Comm
 export interface ParsedArguments {
   /** The `args` of initialize(). */
   args: ConfigArguments;
-  /** Everything else, in order. */
+  /** All other arguments, in order. */
   rest: string[];
 }
 

@@ -4,12 +4,12 @@
  * Values of the model and of the training that fill "auto"; missing values fill nothing.
  */
 export interface AutoSources {
-  /** Model. */
+  /** Values of the model. */
   model?: {
     /** Width of the residual stream; it determines bucket sizes. */
     hiddenSize?: number;
   };
-  /** Training. */
+  /** Values of the training. */
   training?: {
     /** Tokens per sample, for the plan. Default: 1024, or the model's limit. */
     sequenceLength?: number;
@@ -19,9 +19,9 @@ export interface AutoSources {
     betas?: readonly [number, number];
     eps?: number;
     weightDecay?: number;
-    /** Updates. */
+    /** Updates of the warm-up. */
     warmupSteps?: number;
-    /** Updates, warm-up included. */
+    /** All updates, including the warm-up. */
     totalSteps?: number;
     maxGradNorm?: number;
     perDeviceBatchSize?: number;
@@ -50,22 +50,22 @@ export const PLANNED = [
 ] as const;
 
 /** Returns whether the plan fills "auto" at the dotted path. */
-export const asksPlan = (path: string): boolean => PLANNED.some((item) => item === path);
+export const isPlanned = (path: string): boolean => PLANNED.some((item) => item === path);
 
 /** Source of one key. */
 export interface AutoRow {
   /** Name of the source in origins and errors. */
   readonly of: string;
   /**
-   * As a Trainer's options and Hugging Face's arguments call it; null where a value in the file may
-   * differ from the source.
+   * The source's names in a Trainer's options and in Hugging Face's arguments, for errors. Null if
+   * a value in the file may differ from the source.
    */
   readonly argument: string | null;
-  /** The ZeRO stage at which the Trainer fills it; absent: every stage. */
+  /** The ZeRO stage at which the Trainer fills the key; absent: every stage. */
   readonly stage?: number;
-  /** Undefined if the sources lack it, or if it follows from other keys. */
+  /** Returns the value; undefined if the sources lack it, or if it follows from other keys. */
   readonly value: (sources: AutoSources) => unknown;
-  /** Value of a key that follows from others. */
+  /** Returns the value of a key that follows from other keys. */
   readonly total?: (training: Training, worldSize: number) => number | undefined;
 }
 
@@ -141,7 +141,7 @@ const TABLE: Partial<Record<string, AutoRow>> = {
   ),
 };
 
-/** Returns whether the ZeRO stage determines how the dotted path is filled. */
+/** Returns whether the value that fills the dotted path depends on the ZeRO stage. */
 export const isOfStage = (path: string): boolean =>
   TABLE[path.replace('.stage3_', '.')]?.stage !== undefined;
 
@@ -151,7 +151,7 @@ export function rowOf(path: string, stage: unknown): AutoRow | undefined {
   return row?.stage === undefined || row.stage === Number(stage) ? row : undefined;
 }
 
-/** Paths of the keys that a training's arguments put in where a configuration lacks them. */
+/** Paths of the keys that `mustMatch` adds to a configuration without them. */
 export const SUPPLIED: readonly (readonly [string] | readonly [section: string, key: string])[] = [
   ['train_micro_batch_size_per_gpu'],
   ['gradient_accumulation_steps'],

@@ -5,8 +5,8 @@ import { valueError } from '../runtime/input-errors.js';
 import {
   type AutoRow,
   type AutoSources,
-  asksPlan,
   isOfStage,
+  isPlanned,
   rowOf,
   SUPPLIED,
 } from './auto-table.js';
@@ -23,7 +23,8 @@ import { dropNullSizes } from './triad.js';
 export type { AutoSources } from './auto-table.js';
 
 /**
- * Placeholders for required keys: a check before the fill uses them for "auto".
+ * Values in place of "auto" for required keys, for a check of a configuration before a Trainer
+ * fills it.
  */
 const STAND_INS: Partial<Record<string, number>> = {
   train_micro_batch_size_per_gpu: 1,
@@ -33,8 +34,8 @@ const STAND_INS: Partial<Record<string, number>> = {
 const BATCH = ['train_batch_size', 'train_micro_batch_size_per_gpu', 'gradient_accumulation_steps'];
 
 /**
- * Where "auto" reads as "not given": sections of DeepSpeed, and steps_per_print, which accelerate
- * overwrites.
+ * Sections and keys in which "auto" means "not given": DeepSpeed ignores it there, and accelerate
+ * overwrites steps_per_print.
  */
 const DROPS_AUTO = [
   'amp',
@@ -79,7 +80,7 @@ export function resolveAuto(config: string | DsConfig, sources: AutoSources): Ds
   return draft.value as DsConfig;
 }
 
-/** An "auto" that has a source, which was not given. */
+/** An "auto" without a value: its source was not given, or it has none. */
 interface Unfilled {
   path: Path;
   filler: AutoRow | undefined;
@@ -92,9 +93,9 @@ export function fillAuto(draft: Draft, sources: AutoSources, worldSize?: number)
 }
 
 /**
- * Fills from `sources` and leaves the other keys that a Trainer fills: each gets a notice, and its
- * default or a placeholder. Refuses "auto" for keys that a Trainer does not fill. Returns the
- * dotted paths that are left.
+ * Fills from `sources` and leaves the rest to a Trainer: each remaining "auto" gets a notice, and
+ * the key's default or a placeholder. Refuses "auto" for keys that a Trainer does not fill. Returns
+ * the dotted paths of the remaining keys.
  */
 export function fillKnownAuto(
   draft: Draft,
@@ -131,16 +132,16 @@ function leaveOut({ value }: Draft, path: Path): void {
 }
 
 /**
- * Fills "auto" values, or removes them if "auto" means "not given" and a Trainer does not fill them
- * `later`. Returns the unfilled ones. Keys of the plan, and keys that depend on a planned stage,
- * stay.
+ * Fills "auto" values. Removes an "auto" that means "not given", unless a Trainer fills the key
+ * `later`. Returns the values without a source. Keys of the plan, and keys that depend on a planned
+ * stage, stay "auto".
  */
 function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
   const unfilled: Unfilled[] = [];
   fillBatch(draft, sources);
   draft.visit(({ section, key, path, schema }) => {
     if (section[key] !== 'auto' || hasOwnMeaning(schema)) return;
-    if (asksPlan(dottedPath(path)) || (stageOf(draft) === 'auto' && isOfStage(dottedPath(path))))
+    if (isPlanned(dottedPath(path)) || (stageOf(draft) === 'auto' && isOfStage(dottedPath(path))))
       return;
     const filler = rowOf(dottedPath(path), stageOf(draft));
     const value = filler?.value(sources);
@@ -154,7 +155,7 @@ function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
       unfilled.push({ path, filler });
     }
   });
-  return unfilled.filter(({ path }) => !leavesToDerive(draft, path));
+  return unfilled.filter(({ path }) => !removesDerived(draft, path));
 }
 
 /** Fills a global batch size without a micro-batch size from the samples of one device. */
@@ -166,8 +167,8 @@ function fillBatch({ value, filled }: Draft, { training: given }: AutoSources): 
   filled.set('train_micro_batch_size_per_gpu', { from: 'auto', of: 'training.perDeviceBatchSize' });
 }
 
-/** Takes out an "auto" batch size where another one determines it. */
-function leavesToDerive({ value }: Draft, path: Path): boolean {
+/** Removes an "auto" batch size if other batch sizes determine it. Returns whether it did. */
+function removesDerived({ value }: Draft, path: Path): boolean {
   const sizes = [value.train_batch_size, value.train_micro_batch_size_per_gpu];
   const key = dottedPath(path);
   if (!BATCH.includes(key) || sizes.every((size) => size === undefined || size === 'auto')) {
@@ -200,7 +201,7 @@ function refuseUnfilled(draft: Draft, unfilled: readonly Unfilled[]): void {
 // Hugging Face's must_match: refuses values of a configuration that differ from the training's
 // arguments.
 
-/** A key with another value than its argument. */
+/** A key whose value differs from the training's argument. */
 interface Mismatch {
   path: Path;
   location: SourceLocation | null;
@@ -255,7 +256,10 @@ function findMismatches(
   return mismatches.toSorted(compareLocations);
 }
 
-/** Puts in the training's batch sizes, clipping, and a precision that it switches on. */
+/**
+ * Adds the training's batch sizes, clipping, and enabled precision, where the configuration lacks
+ * them.
+ */
 function supply(draft: Draft, sources: AutoSources): void {
   for (const path of SUPPLIED) {
     const [first, key = first] = path;

@@ -23,7 +23,9 @@ export function readAutocast(draft: Draft): void {
   draft.note('advice', ['torch_autocast', 'enabled'], text);
 }
 
-/** PyTorch takes the device's own: fp16 on a GPU, bf16 on a CPU. */
+/**
+ * Requires a dtype for autocast. PyTorch would select it by device: fp16 on a GPU, bf16 on a CPU.
+ */
 export const autocastNamesItsDtype: Rule = ({ torch_autocast: autocast }: ResolvedValues) =>
   autocast.enabled && autocast.dtype === null
     ? {

@@ -47,7 +47,10 @@ export function isExperiment({ autotuning }: Pick<ResolvedValues, 'autotuning'>)
   return enabled && (metrics !== null || info?.profile === true);
 }
 
-/** Source: DeepSpeed ends such a run one step after end_profile_step, with an error. */
+/**
+ * Returns advice for enabled autotuning in a run without the launcher. DeepSpeed ends such a run
+ * with an error.
+ */
 export function searchesNothing(config: ResolvedValues): Advice | null {
   if (!config.autotuning.enabled || isExperiment(config)) return null;
   const text =

@@ -9,7 +9,7 @@ const INTEGER = /^[+-]?\d+(\.0*)?$/;
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
 
 /**
- * DeepSpeed refuses true and false for these numbers. For other numbers it reads them as 1 and 0.
+ * Numbers for which DeepSpeed refuses true and false. For other numbers it reads them as 1 and 0.
  */
 const NEVER_BOOLEAN = ['fp16.loss_scale', 'fp16.loss_scale_window', 'fp16.min_loss_scale'];
 
@@ -24,7 +24,8 @@ export function canonicalOptimizer(draft: Draft): void {
 }
 
 /**
- * Gives the values of `draft` the types of the schema, with one notice for each that it changes.
+ * Converts the values of `draft` to the types of the schema, with one notice for each changed
+ * value.
  */
 export function coerceValues(draft: Draft): void {
   draft.visit(({ section, key, path, schema }) => {
@@ -53,7 +54,7 @@ export function coerceValue(value: unknown, schema: Schema): unknown {
   return isSwitch && (value === 0 || value === 1) ? value === 1 : value;
 }
 
-/** Takes any text, not only that of an enum. */
+/** Returns whether a key accepts any text, not only that of an enum. */
 function isText(schema: Schema): boolean {
   return [schema.type].flat().includes('string');
 }
@@ -71,7 +72,7 @@ function withDeclaredCase(value: unknown, names: readonly unknown[]): unknown {
   return names.find(same) ?? value;
 }
 
-/** Returns the value that another case or spelling stands for. */
+/** Returns the declared value for another case or spelling of it. */
 function canonicalSpelling(value: unknown, { enum: names = [], ...schema }: Schema): unknown {
   const { dsAnyCase, dsSpellings = {} } = schema;
   const name = dsAnyCase ? withDeclaredCase(value, [...names, ...Object.keys(dsSpellings)]) : value;

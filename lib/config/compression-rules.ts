@@ -23,7 +23,7 @@ interface Group {
   readonly related_modules: readonly (readonly string[])[] | null;
 }
 
-/** Returns the groups of the techniques that are on. */
+/** Returns the groups of enabled techniques. */
 function groupsIn(section: Section): { path: readonly string[]; group: Group }[] {
   return TECHNIQUES.filter((name) => section[name].shared_parameters.enabled).flatMap((name) =>
     Object.entries(section[name].different_groups).map(([group, value]) => ({
@@ -45,7 +45,7 @@ function findFirst<Item>(
   return null;
 }
 
-/** Source: DeepSpeed asserts that the key exists. */
+/** An enabled technique needs a group. Source: DeepSpeed asserts that the key exists. */
 const hasGroups: Rule = ({ compression_training: section }) =>
   findFirst(TECHNIQUES, (name) => {
     const { shared_parameters: shared, different_groups: groups } = section[name];
@@ -83,7 +83,10 @@ const relatedModulesPairUp: Rule = ({ compression_training: section }) =>
     return { path: [...path, 'related_modules'], expected, got: String(related.length), hint };
   });
 
-/** Source: DeepSpeed's quantizers, which assert it. */
+/**
+ * The bits fall from start_bits to target_bits, at least to 3 bits for some types. Source:
+ * DeepSpeed's quantizers.
+ */
 const bitsCanBeReached: Rule = ({ compression_training: { weight_quantization: section } }) => {
   const { shared_parameters: shared, different_groups: groups } = section;
   if (!shared.enabled) return null;
@@ -104,7 +107,7 @@ const bitsCanBeReached: Rule = ({ compression_training: { weight_quantization: s
   });
 };
 
-/** Source: DeepSpeed, which asserts it. */
+/** Head pruning needs num_heads. Source: DeepSpeed, which asserts it. */
 const headsAreCounted: Rule = ({ compression_training: { head_pruning: section } }) => {
   const { enabled, num_heads: heads } = section.shared_parameters;
   if (!enabled || heads !== null) return null;
@@ -112,7 +115,10 @@ const headsAreCounted: Rule = ({ compression_training: { head_pruning: section }
   return { path, expected: 'the number of heads of a layer', got: 'none', hint: 'Set num_heads.' };
 };
 
-/** Source: DeepSpeed, which reads all three, and does not compare keep_number_layer. */
+/**
+ * Layer reduction needs its three keys. Source: DeepSpeed, which does not compare
+ * keep_number_layer.
+ */
 const layersAreNamed: Rule = ({ compression_training: { layer_reduction: section } }) => {
   if (!section.enabled) return null;
   const { module_name_prefix: prefix, teacher_layer: layers, keep_number_layer: count } = section;

@@ -19,7 +19,7 @@ interface ConfigErrorFields {
   cause?: unknown;
 }
 
-/** `op` is "file:line:column: dotted.path", or the parts of it that there are. */
+/** A DS_CONFIG error. `op` is "file:line:column: dotted.path", without the unknown parts. */
 export class ConfigError extends DsError {
   readonly path: string;
   readonly file: string | null;
@@ -35,8 +35,8 @@ export class ConfigError extends DsError {
 }
 
 /**
- * Returns the first of several errors. Its hint adds `guesses`, and the number of other errors with
- * `where`, the way to see them.
+ * Returns the first of several errors. Its hint adds `guesses`, and the number of other errors.
+ * `where` is a sentence that says how to see them.
  */
 export function firstError(
   errors: readonly ConfigError[],

@@ -22,7 +22,9 @@ const hasASchedule: Rule = (config) => {
   return scheduled && scheduleViolation(scheduled);
 };
 
-/** min_difficulty is at least difficulty_step: rounded down, the first length would be 0. */
+/**
+ * min_difficulty is at least difficulty_step: otherwise the first length, rounded down, would be 0.
+ */
 const beginsWithTokens: Rule = (config) => {
   const scheduled = scheduledIn(config);
   const schedule = scheduled && completeSchedule(scheduled);

@@ -2,8 +2,8 @@
 import { configSchema, isSection, resolveSchema, type Schema, type Section } from './schema.js';
 
 /**
- * Returns a copy of `value` with the defaults of all current keys. A missing or null section with a
- * section as default is filled as well.
+ * Returns a copy of `value` with the defaults of all current keys, also in missing sections and in
+ * null sections whose default is a section.
  */
 export function withDefaults(value: Section, schema: Schema = configSchema): Section {
   const out: Section = { ...value };
@@ -34,15 +34,16 @@ export function deriveOverlap(value: Section): boolean {
   return true;
 }
 
-/** A hyperparameter that follows from another, and which. */
+/** A hyperparameter `key` whose default is another hyperparameter, `of`. */
 interface Derived {
   key: string;
   of: string;
 }
 
 /**
- * Hyperparameters that `given` leaves to others, as DeepSpeed does: Muon's Adam takes lr, and
- * PyTorch's AdamW has a weight decay of its own. Returns which was derived.
+ * Sets defaults of hyperparameters that depend on others and that `given` lacks, as DeepSpeed does:
+ * Muon's Adam takes lr, and PyTorch's AdamW has a weight decay of its own. Returns the derived
+ * hyperparameter.
  */
 export function deriveParams({ optimizer }: Section, given: Section): Derived | null {
   if (!isSection(optimizer) || !isSection(optimizer.params)) return null;

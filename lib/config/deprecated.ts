@@ -10,7 +10,7 @@ type Transform = (value: unknown) => unknown;
 
 const toDevice: Transform = (value) => (value === true ? { device: 'cpu' } : undefined);
 
-/** By the old path; other deprecated keys keep their value. */
+/** Conversions by the old path; other deprecated keys keep their value. */
 const TRANSFORMS = new Map<string, Transform>([
   ['zero_optimization.cpu_offload', toDevice],
   ['zero_optimization.cpu_offload_param', toDevice],
@@ -20,8 +20,8 @@ const TRANSFORMS = new Map<string, Transform>([
 const IGNORED = ['zero_optimization.cpu_offload_use_pin_memory'];
 
 /**
- * Renames deprecated keys (with a notice) and aliases (without one) in `draft`. The old and the new
- * name together are an error, as in DeepSpeed.
+ * Renames deprecated keys (with a notice) and aliases (without a notice) in `draft`. The old and
+ * the new name together are an error, as in DeepSpeed.
  */
 export function renameKeys(draft: Draft): void {
   expandStageSwitch(draft);
@@ -41,8 +41,8 @@ export function renameKeys(draft: Draft): void {
 }
 
 /**
- * `zero_optimization: true` is stage 1, false stage 0; the bucket size then stands at the top of
- * the file, as `allgather_size`.
+ * Expands `zero_optimization: true` to stage 1, false to stage 0. The bucket size of such a file is
+ * `allgather_size`, at its top level.
  */
 function expandStageSwitch(draft: Draft): void {
   const { value } = draft;
@@ -122,7 +122,8 @@ function target(draft: Draft, path: string, section: Path): Path {
 }
 
 /**
- * Returns the section of the last key of `path`, created if missing; null if a value is in the way.
+ * Returns the section of the last key of `path`, created if missing; null if a part of `path` is a
+ * value.
  */
 function sectionAt(root: Section, path: Path): [holder: Section | null, name: string] {
   let section = root;

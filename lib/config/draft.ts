@@ -40,16 +40,16 @@ interface Refusal {
   hint?: string;
 }
 
-/** A key that the schema declares, in the section that holds it. */
-interface Site {
+/** A key of the configuration that the schema declares, and its section. */
+interface DeclaredKey {
   readonly section: Section;
   readonly key: string;
   readonly path: Path;
-  /** Resolved for the value. */
+  /** The schema of the key, resolved for its value. */
   readonly schema: Schema;
 }
 
-/** Orders by line and column; without locations, keeps the order. */
+/** Compares two locations by line and column, for a sort; unknown locations are equal to all. */
 export function compareLocations(
   a: { location: SourceLocation | null },
   b: { location: SourceLocation | null },
@@ -58,7 +58,7 @@ export function compareLocations(
   return a.location.line - b.location.line || a.location.column - b.location.column;
 }
 
-/** Owns `value`, which the passes change in place. */
+/** A configuration that the passes of its resolution change in place. */
 export class Draft {
   readonly value: Section;
   readonly notices: Notice[] = [];
@@ -78,7 +78,7 @@ export class Draft {
     }
   }
 
-  /** Remembers that the value at `to` was written at `from`. */
+  /** Records that the value at `to` was at `from` in the user's file. */
   noteMove(from: Path, to: Path): void {
     this.moves.push({ to: dottedPath(to), from: this.pathInFile(from) });
   }
@@ -111,7 +111,7 @@ export class Draft {
    * Visits every declared key of the configuration, sections before their keys. If the visitor
    * returns false, the section's keys are skipped.
    */
-  visit(visitor: (site: Site) => unknown): void {
+  visit(visitor: (declared: DeclaredKey) => unknown): void {
     const enter = (section: Section, schema: Schema, path: Path): void => {
       for (const key of Object.keys(section)) {
         const property = propertyOf(schema, key);

@@ -1,5 +1,5 @@
-// Elasticity: a batch that many numbers of ranks can serve, with the micro-batch for the ranks that
-// there are. Source: DeepSpeed elasticity/elasticity.py, versions 0.1 and 0.2.
+// Elasticity: selects a batch size that many numbers of ranks divide evenly, and the micro-batch
+// size for the present number. Source: DeepSpeed elasticity/elasticity.py, versions 0.1 and 0.2.
 
 import type { ResolvedValues } from '../../types/config.js';
 import { required } from '../runtime/required.js';
@@ -26,8 +26,8 @@ const HIGHLY_COMPOSITE = [
 ];
 
 /**
- * Removes batch sizes from `draft` if elasticity chooses them, or refuses them. Source: DeepSpeed,
- * which raises ElasticityConfigError or warns.
+ * Removes batch sizes from `draft` if elasticity selects them and its section permits that;
+ * otherwise refuses them. Source: DeepSpeed, which raises ElasticityConfigError or warns.
  */
 export function yieldToElasticity(draft: Draft): void {
   const { elasticity } = draft.value;
@@ -56,8 +56,8 @@ function isTrue({ value: { elasticity }, schema }: Draft, key: string): boolean 
 
 /** Returns the batch for the ranks that the section expects. */
 export function elasticBatch(section: Elasticity): ElasticBatch | Violation {
-  const flaw = flaws.map((find) => find(section)).find((found) => found !== null);
-  if (flaw) return flaw;
+  const violation = checks.map((find) => find(section)).find((found) => found !== null);
+  if (violation) return violation;
   const [node, perNode] = [nodeOf(section), dataRanksOfNode(section)];
   const nodes = {
     min: Math.max(1, Math.floor(section.min_gpus / node)),
@@ -103,8 +103,8 @@ export function elasticTriad(section: Elasticity, ranks: number): Triad | Violat
 }
 
 /**
- * Batch size of version 0.2 for a number of ranks that does not divide the common batch: the
- * largest (or smallest) batch that one micro-batch size fills. Null if there is none.
+ * Returns the batch size of version 0.2 for a number of ranks that does not divide the common
+ * batch: the largest (or smallest) multiple of one micro-batch size. Null if there is none.
  */
 function findOwnBatch(section: Elasticity, ranks: number): number | null {
   if (section.version === 0.1) return null;
@@ -158,7 +158,9 @@ function divisorsOf(
   return [...divisors].filter((count) => min <= count && count <= max).sort((a, b) => a - b);
 }
 
-/** Returns the least common multiple; Infinity if it exceeds `max`. DeepSpeed would use it. */
+/**
+ * Returns the least common multiple; Infinity if it exceeds `max`, where DeepSpeed would use it.
+ */
 function commonMultiple(sizes: readonly number[], max: number): number {
   const divisor = (a: number, b: number): number => (b === 0 ? a : divisor(b, a % b));
   return sizes.reduce((multiple, size) => {
@@ -178,22 +180,28 @@ function microsOf({ micro_batch_sizes: sizes }: Elasticity): number[] {
   return [...new Set(sizes)].sort((a, b) => a - b);
 }
 
-/** NaN without the key: comparisons with it are false, and missingSizes reports the key. */
+/**
+ * Returns the smallest micro-batch size; NaN without the key. Comparisons with NaN are false, and
+ * missingSizes reports the key.
+ */
 const smallest = (section: Elasticity): number => microsOf(section)[0] ?? Number.NaN;
 
 const largestBatch = (section: Elasticity): number => section.max_train_batch_size ?? Number.NaN;
 
-/** GPUs that are added or removed together; version 0.1 has no nodes. */
+/**
+ * Returns the number of GPUs that elasticity adds or removes together: those of a node, or 1 in
+ * version 0.1.
+ */
 const nodeOf = ({ version, num_gpus_per_node: gpus }: Elasticity): number =>
   version === 0.1 ? 1 : gpus;
 
 const dataRanksOfNode = (section: Elasticity): number =>
   nodeOf(section) / section.model_parallel_size;
 
-type Flaw = (section: Elasticity) => Violation | null;
+type FindViolation = (section: Elasticity) => Violation | null;
 
-/** Source: DeepSpeed, which raises ElasticityConfigError. */
-const missingSizes: Flaw = ({ max_train_batch_size: max, micro_batch_sizes: sizes }) => {
+/** Requires both keys of sizes. Source: DeepSpeed, which raises ElasticityConfigError. */
+const missingSizes: FindViolation = ({ max_train_batch_size: max, micro_batch_sizes: sizes }) => {
   const key = max === null ? 'max_train_batch_size' : 'micro_batch_sizes';
   if (max !== null && sizes !== null && sizes.length > 0) return null;
   return {
@@ -205,7 +213,7 @@ const missingSizes: Flaw = ({ max_train_batch_size: max, micro_batch_sizes: size
   };
 };
 
-const hasNoRange: Flaw = ({ min_gpus: min, max_gpus: max }) =>
+const hasNoRange: FindViolation = ({ min_gpus: min, max_gpus: max }) =>
   min <= max
     ? null
     : {
@@ -215,7 +223,7 @@ const hasNoRange: Flaw = ({ min_gpus: min, max_gpus: max }) =>
         hint: 'Lower min_gpus or raise max_gpus.',
       };
 
-const sharesModelsWithoutNodes: Flaw = ({ version, model_parallel_size: ranks }) =>
+const sharesModelsWithoutNodes: FindViolation = ({ version, model_parallel_size: ranks }) =>
   version !== 0.1 || ranks === 1
     ? null
     : {
@@ -225,7 +233,7 @@ const sharesModelsWithoutNodes: Flaw = ({ version, model_parallel_size: ranks })
         hint: 'Set elasticity.version to 0.2.',
       };
 
-const cutsModelsByNodes: Flaw = (section) =>
+const cutsModelsByNodes: FindViolation = (section) =>
   Number.isInteger(dataRanksOfNode(section))
     ? null
     : {
@@ -235,7 +243,7 @@ const cutsModelsByNodes: Flaw = (section) =>
         hint: 'Set it to a divisor: the ranks of one model must be on one node.',
       };
 
-const hasNoNode: Flaw = (section) =>
+const hasNoNode: FindViolation = (section) =>
   section.max_gpus >= nodeOf(section)
     ? null
     : {
@@ -245,7 +253,7 @@ const hasNoNode: Flaw = (section) =>
         hint: 'Raise max_gpus: elasticity adds and removes whole nodes.',
       };
 
-const overfills: Flaw = (section) => {
+const overfills: FindViolation = (section) => {
   const max = Math.floor(largestBatch(section) / dataRanksOfNode(section));
   const size = microsOf(section).findLast((micro) => micro > max);
   if (size === undefined) return null;
@@ -257,7 +265,7 @@ const overfills: Flaw = (section) => {
   };
 };
 
-const flaws: readonly Flaw[] = [
+const checks: readonly FindViolation[] = [
   missingSizes,
   hasNoRange,
   sharesModelsWithoutNodes,

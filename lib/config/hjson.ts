@@ -1,9 +1,9 @@
-// A reader of Hjson, the superset of JSON that DeepSpeed reads, which keeps the location of every
+// A parser of Hjson, the superset of JSON that DeepSpeed reads. It returns the location of every
 // key. Grammar: https://hjson.github.io/syntax.html
 import { shorten } from './config-error.js';
 import { TextLines } from './text-lines.js';
 
-/** A value and its start; an object keeps its members in order, with duplicates. */
+/** A value and its offset; an object has its members in order, with duplicates. */
 export type HjsonNode =
   | { readonly kind: 'object'; readonly offset: number; readonly members: readonly Member[] }
   | { readonly kind: 'array'; readonly offset: number; readonly items: readonly HjsonNode[] }
@@ -22,11 +22,11 @@ export interface Member {
   readonly value: HjsonNode;
 }
 
-/** Likely mistakes in a text that parses; offsets of comments and keys. */
+/** Likely mistakes in a valid text, with their offsets. */
 export interface LikelyMistakes {
-  /** Comments behind a value that hold further keys of the line. */
-  readonly swallowing: readonly number[];
-  /** Keys before a quoted key, without a comma between the two entries. */
+  /** Comments after a value that contain further keys of the line. */
+  readonly commentsWithKeys: readonly number[];
+  /** Keys whose entry has no comma before a following quoted key. */
   readonly withoutComma: readonly { readonly key: string; readonly offset: number }[];
 }
 
@@ -42,7 +42,7 @@ export class HjsonError extends Error {
   }
 }
 
-/** Levels of objects and arrays inside one another. */
+/** Maximum nesting of objects and arrays. */
 export const MAX_DEPTH = 100;
 
 const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
@@ -53,7 +53,7 @@ const WORDS = new Map<string, boolean | null>([
   ['null', null],
 ]);
 
-/** Python's words for them. */
+/** Python's words for true, false and null. */
 const OF_PYTHON: Partial<Record<string, string>> = { True: 'true', False: 'false', None: 'null' };
 
 /** Returns the hint for `text`, a string without quotes. */
@@ -69,34 +69,37 @@ export function quotingHint(text: string): string {
 /**
  * Parses JSON and Hjson. Hjson adds comments (`#`, `//`, slash-star), trailing and omitted commas,
  * and keys and strings without quotes. It also has single quotes, triple quotes around several
- * lines, and an object without outer braces. Returns null for an empty text. Every character is
- * looked at a bounded number of times. Throws HjsonError.
+ * lines, and an object without outer braces. Returns null for an empty text. Reads every character
+ * a bounded number of times. Throws HjsonError for invalid syntax.
  */
 export function parseHjson(text: string): HjsonNode | null {
   return readHjson(text).root;
 }
 
-/** Parses as parseHjson() does; also returns the irregularities of the text. */
-export function readHjson(text: string): { root: HjsonNode | null; oddities: LikelyMistakes } {
+/** Parses as parseHjson() does; also returns likely mistakes. */
+export function readHjson(text: string): { root: HjsonNode | null; mistakes: LikelyMistakes } {
   const reader = new Reader(text);
-  return { root: reader.document(), oddities: reader };
+  return { root: reader.document(), mistakes: reader };
 }
 
-/** Characters of a comment that are searched for keys. */
+/** Number of characters of a comment that are searched for keys. */
 const SEARCHED = 4096;
 
-/** Returns whether a comment holds JSON: several quoted keys, or one and the end of a value. */
+/**
+ * Returns whether a comment contains JSON: several quoted keys, or one quoted key and the end of a
+ * value.
+ */
 function holdsKeys(comment: string): boolean {
   const keys = comment.slice(0, SEARCHED).match(/"[\w.]+"\s*:/g)?.length ?? 0;
   return keys > 1 || (keys === 1 && ',}]'.includes(comment.trimEnd().at(-1) ?? ' '));
 }
 
 class Reader implements LikelyMistakes {
-  readonly swallowing: number[] = [];
+  readonly commentsWithKeys: number[] = [];
   readonly withoutComma: { key: string; offset: number }[] = [];
   private at = 0;
   private depth = 0;
-  /** The last string without quotes that ran over a bracket which closes nothing in it. */
+  /** The last string without quotes that contains a closing bracket without its opening bracket. */
   private runaway: { offset: number; text: string } | null = null;
   private readonly textLines: TextLines;
 
@@ -171,7 +174,7 @@ class Reader implements LikelyMistakes {
     }
   }
 
-  /** Commas between entries and after the last one are optional; returns whether there is one. */
+  /** Skips an optional comma after an entry; returns whether there is one. */
   private endOfEntry(): boolean {
     this.skipBlank();
     if (this.char() !== ',') return false;
@@ -234,7 +237,7 @@ class Reader implements LikelyMistakes {
     return parts.join('');
   }
 
-  /** Stands on the backslash; leaves off on the last character of the escape. */
+  /** Reads an escape. The position is its backslash before, and its last character afterwards. */
   private escape(): string {
     const char = this.text[++this.at] ?? '';
     if (char === 'u') {
@@ -281,7 +284,7 @@ class Reader implements LikelyMistakes {
     const comment = this.match(/[^\n]*/y);
     const { column } = this.textLines.at(start);
     const before = this.text.slice(start - column + 1, start).trim();
-    if (before !== '' && holdsKeys(comment)) this.swallowing.push(start);
+    if (before !== '' && holdsKeys(comment)) this.commentsWithKeys.push(start);
   }
 
   private skipBlock(): void {
@@ -290,7 +293,7 @@ class Reader implements LikelyMistakes {
     this.at = end + 2;
   }
 
-  /** Passes the match of the sticky `pattern`; "" without a match. */
+  /** Returns and skips the match of the sticky `pattern`; "" without a match. */
   private match(pattern: RegExp): string {
     pattern.lastIndex = this.at;
     const matched = pattern.exec(this.text)?.[0] ?? '';
@@ -304,7 +307,7 @@ class Reader implements LikelyMistakes {
   }
 
   private unexpectedError(expected: string): HjsonError {
-    const [comment] = this.swallowing;
+    const [comment] = this.commentsWithKeys;
     if (comment !== undefined && this.char() === '') {
       const { line, column } = this.textLines.at(comment);
       const hint = `The comment at ${line}:${column} holds the rest of its line, with keys. Break the line after the comment.`;

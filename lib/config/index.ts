@@ -1,5 +1,5 @@
-// ds_config.json to a frozen ResolvedConfig: read, rename, sift, fill, validate, complete,
-// cross-check.
+// Converts ds_config.json to a frozen ResolvedConfig. The passes: read, rename keys, drop unknown
+// keys, fill "auto", validate, add defaults, check rules across keys.
 import type { DsConfig, ResolvedConfig, ResolvedValues } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
@@ -24,14 +24,14 @@ import {
 import { applyRules } from './rules.js';
 import { isSection, type Section } from './schema.js';
 import { filesOfChoices, type SearchChoice, searchChoices } from './search-choices.js';
-import { judgeSupport } from './support.js';
+import { checkSupport } from './support.js';
 import { dropNullSizes, resolveTriad, type Triad, triadKeys } from './triad.js';
-import { siftKeys } from './unknown-keys.js';
+import { removeUnknownKeys } from './unknown-keys.js';
 import { checkSchema } from './validate.js';
 
 export type { DsConfig, ResolvedConfig } from '../../types/config.js';
 export { type AutoSources, resolveAuto } from './auto.js';
-export { asksPlan } from './auto-table.js';
+export { isPlanned } from './auto-table.js';
 export { ConfigError, formatLocation, type SourceLocation } from './config-error.js';
 export { type Notice, type NoticeKind, noticeLine } from './draft.js';
 export { type Origin, type Origins, originLine } from './origins.js';
@@ -42,7 +42,7 @@ export interface ConfigEnvironment {
    * Number of data ranks: all ranks of the job, or the size of dp on a mesh.
    */
   worldSize: number;
-  /** Unknown keys are errors. Default: false: they are notices. */
+  /** Whether unknown keys are errors. Default: false: they are notices. */
   strict?: boolean;
   /**
    * Values that fill "auto"; with `mustMatch` the configuration must equal them. Without it, "auto"
@@ -50,19 +50,20 @@ export interface ConfigEnvironment {
    */
   auto?: AutoSources;
   /**
-   * Leaves "auto" values that `auto` lacks to a Trainer, with a notice. Default: false, an error.
+   * Whether "auto" values that `auto` lacks are left to a Trainer, with a notice. Default: false:
+   * they are errors.
    */
   autoLater?: boolean;
 }
 
-/** Either a configuration or the errors. */
+/** The notices, and either a configuration or errors. */
 type ConfigReport = { readonly notices: readonly Notice[] } & (
   | {
       readonly config: ResolvedConfig;
       readonly origins: Origins;
       /**
-       * Dotted paths of each "auto" that `autoLater` has left; `config` has a default or a stand-in
-       * there.
+       * Dotted paths of the "auto" values that `autoLater` has left to a Trainer. `config` has a
+       * default or a placeholder there.
        */
       readonly left: ReadonlySet<string>;
       readonly errors: readonly [];
@@ -105,11 +106,12 @@ export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment)
   throw firstErrorOf(report);
 }
 
-/** Guesses for unknown keys that one error shows. */
+/** Maximum number of suggestions for unknown keys in one error. */
 const MAX_GUESSES = 3;
 
 /**
- * Returns the first error. It names unknown keys with a guess: a misspelled key may be its cause.
+ * Returns the first error. Its hint names unknown keys with a suggestion, because a misspelled key
+ * may be the cause.
  */
 function firstErrorOf({ errors, notices }: ConfigReport): ConfigError {
   const guessed = notices.filter(
@@ -146,8 +148,8 @@ function checkDocument(document: ConfigDocument, env: ConfigEnvironment): Config
 type SearchReport = ConfigReport & { readonly choices: readonly SearchChoice[] };
 
 /**
- * checkConfig() of a file for `ds --autotuning`. If it has an "autotuning" section, a list stands
- * for several values; each is checked, and the report is that of the first values.
+ * Does checkConfig() for `ds --autotuning`. If the file has an "autotuning" section, a list stands
+ * for several values. Checks each value; the report is that of the first values.
  */
 export function checkSearch(source: string | DsConfig, env: ConfigEnvironment): SearchReport {
   let choices: readonly SearchChoice[] = [];
@@ -176,8 +178,8 @@ interface PlannedConfigs {
 }
 
 /**
- * All configurations that the plan can choose; null if it fills no key. Throws DS_CONFIG if every
- * choice would be refused.
+ * Returns all configurations that the plan can choose; null if it fills no key. Throws DS_CONFIG if
+ * every choice would be refused.
  */
 export function plannedConfigs(
   source: string | DsConfig,
@@ -192,12 +194,12 @@ export function plannedConfigs(
   throw firstErrorOf(fewestErrors(reports));
 }
 
-/** Copies the draft: the copy takes over the values of its document. */
+/** Returns a document with a copy of the values, which a draft may change. */
 function copyOf(document: ConfigDocument): ConfigDocument {
   return { ...document, value: copyValue(document.value) as Section };
 }
 
-/** Copies sections and lists; other objects stay as they are. */
+/** Returns a deep copy of sections and lists. Other objects are not copied. */
 function copyValue(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(copyValue);
   if (!isSection(value)) return value;
@@ -259,12 +261,12 @@ function check(
   const keys = plannedKeys(draft);
   if (way) fillPlanned(draft, way);
   else dropPlanned(draft, keys);
-  siftKeys(draft, env.strict ?? false);
+  removeUnknownKeys(draft, env.strict ?? false);
   yieldToElasticity(draft);
   const left = fillIn(draft, env);
   coerceValues(draft);
   readAutocast(draft);
-  judgeSupport(draft, env.worldSize);
+  checkSupport(draft, env.worldSize);
   checkSchema(draft);
   if (draft.errors.length > 0) return failure(draft);
   const triad = completeTriad(draft, env.worldSize);
@@ -283,7 +285,7 @@ function check(
   return { config: checkedAs<ResolvedConfig>(config), origins, left, errors: [], notices };
 }
 
-/** Types values with defaults that the schema has checked. */
+/** Returns `values` with the type of checked values with defaults; the schema has checked them. */
 const checkedAs = <Values extends object>(values: object): Values => values as Values;
 
 /** Fills "auto"; returns the dotted paths that are left to a Trainer. */

@@ -5,19 +5,21 @@ import { dottedPath, type Path } from './parse.js';
 import { isSection, type Section } from './schema.js';
 
 /**
- * `file`: read from a file (`at` is "file:line:column") or from an object; `name` is there when the
- * user wrote another name than today's. `default`: from the schema. `auto` and `derived`: made of
- * `of`.
+ * The source of a value. `file`: a file (`at` is "file:line:column") or an object; `name` is the
+ * user's name of the key if it is not the current name. `default`: the schema. `auto` and
+ * `derived`: the value `of`.
  */
 export type Origin =
   | { readonly from: 'file'; readonly at: string | null; readonly name?: string }
   | { readonly from: 'default' }
   | { readonly from: 'auto' | 'derived'; readonly of: string };
 
-/** By dotted path, for every value that is not a section. */
+/** Origins by dotted path, for every value that is not a section. */
 export type Origins = Readonly<Record<string, Origin>>;
 
-/** Origins of all values of `config`, resolved from `draft`; `given` is the user's file. */
+/**
+ * Returns the origins of all values of `config`, resolved from `draft`; `given` is the user's file.
+ */
 export function originsOf(config: Section, draft: Draft, given: Section): Origins {
   const origins: Record<string, Origin> = {};
   const visit = (section: Section, written: unknown, path: Path): void => {

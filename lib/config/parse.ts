@@ -1,5 +1,5 @@
-// Reads a configuration from a file (JSON or Hjson), base64 or an object, and remembers where each
-// key stands.
+// Reads a configuration from a file (JSON or Hjson), base64 or an object, with the location of each
+// key.
 
 import { closeSync, constants, fstatSync, openSync, readSync, type Stats } from 'node:fs';
 import { leading } from '../runtime/required.js';
@@ -19,23 +19,26 @@ import { TextLines } from './text-lines.js';
 /** Keys and indices from the top of the file down to a value. */
 export type Path = readonly (string | number)[];
 
-/** A configuration as it was written, with the way back to its location in the file. */
+/** A configuration as the user wrote it, and the locations of its keys. */
 export interface ConfigDocument {
   readonly value: Section;
   /** The path of the file, or "base64"; null for an object. */
   readonly file: string | null;
-  /** Where the key at `path`, or the closest section around it, stands; null for an object. */
+  /**
+   * Returns the location of the key at `path`, or of the closest section around it; null for an
+   * object.
+   */
   readonly location: (path: Path) => SourceLocation | null;
-  /** Whether the value at `path` is a string without quotes. */
+  /** Returns whether the value at `path` is a string without quotes. */
   readonly unquoted: (path: Path) => boolean;
   /** Sentences about the text, and their locations. */
   readonly remarks: readonly { readonly location: SourceLocation; readonly text: string }[];
 }
 
-/** Values in an inline configuration, each counted as often as it is reached. */
+/** Maximum number of values in an inline configuration. A value that occurs twice counts twice. */
 const MAX_VALUES = 1e5;
 
-/** Keys given twice that one error lists. */
+/** Maximum number of duplicate keys that one error lists. */
 const MAX_LISTED = 20;
 
 export function dottedPath(path: Path): string {
@@ -43,9 +46,9 @@ export function dottedPath(path: Path): string {
 }
 
 /**
- * `source` is a file, base64 of its contents (standard or URL-safe), or an object, which is copied;
- * messages call such a file `name`. Throws DS_CONFIG for an unreadable file, a file that is not
- * regular or exceeds MAX_BYTES, a syntax error, duplicate keys, and a document other than an
+ * Reads `source`: a file, base64 of its contents (standard or URL-safe), or an object, which is
+ * copied. Messages call such a file `name`. Throws DS_CONFIG for an unreadable file, a file that is
+ * not regular or exceeds MAX_BYTES, a syntax error, duplicate keys, and a document other than an
  * object.
  */
 export function readDocument(source: unknown, name = 'ds_config.json'): ConfigDocument {
@@ -67,8 +70,8 @@ export function readDocument(source: unknown, name = 'ds_config.json'): ConfigDo
 }
 
 /**
- * Returns the text behind a base64 string that holds a JSON object; null for anything else, such as
- * a path.
+ * Returns the text of a base64 string that encodes a JSON object; null for any other string, such
+ * as a path.
  */
 function decodeBase64(source: string): string | null {
   const compact = source.trim();
@@ -97,7 +100,7 @@ function readText(file: string, name: string): string {
 /** Parses `text`; `file` stands for it in messages. Throws DS_CONFIG with line and column. */
 export function parseConfig(text: string, file: string): ConfigDocument {
   const lines = new TextLines(text);
-  const { root, oddities } = parseText(text, file, lines);
+  const { root, mistakes } = parseText(text, file, lines);
   if (root?.kind !== 'object') {
     const got = root ? `an ${root.kind}` : 'an empty file';
     throw problem(file, { expected: 'one JSON object', got });
@@ -112,22 +115,23 @@ export function parseConfig(text: string, file: string): ConfigDocument {
       const node = tree.at(path);
       return node?.kind === 'scalar' && node.unquoted;
     },
-    remarks: syntaxRemarks(root, oddities, lines),
+    remarks: syntaxRemarks(root, mistakes, lines),
   };
 }
 
 /** Returns one remark for all comments with keys, and one for all missing commas. */
 function syntaxRemarks(
   root: HjsonNode & { kind: 'object' },
-  { swallowing, withoutComma }: LikelyMistakes,
+  { commentsWithKeys, withoutComma }: LikelyMistakes,
   lines: TextLines,
 ): ConfigDocument['remarks'] {
   const remarks: { location: SourceLocation; text: string }[] = [];
-  if (swallowing[0] !== undefined) {
+  if (commentsWithKeys[0] !== undefined) {
     const keys = shortList(root.members.map(({ key }) => key));
-    const at = swallowing.length > 1 ? `${swallowing.length} comments hold` : 'a comment holds';
+    const at =
+      commentsWithKeys.length > 1 ? `${commentsWithKeys.length} comments hold` : 'a comment holds';
     const text = `${at} the rest of a line, including keys. The keys that were read: ${keys}. Start a new line after each comment.`;
-    remarks.push({ location: lines.at(swallowing[0]), text });
+    remarks.push({ location: lines.at(commentsWithKeys[0]), text });
   }
   if (withoutComma[0]) {
     const list = withoutComma.map(({ key, offset }) => `${key} (${lineColumn(lines.at(offset))})`);
@@ -167,7 +171,7 @@ function problem(
   return new ConfigError({ path: '', file, location: null, ...fields });
 }
 
-/** Finds nodes by their paths; an object's members are indexed at the first question about them. */
+/** Finds nodes by their paths. Indexes an object's members when they are first needed. */
 class NodeTree {
   private readonly indices = new Map<HjsonNode, Map<string, Member>>();
 
@@ -177,7 +181,7 @@ class NodeTree {
     return path.reduce<HjsonNode | null>((node, key) => node && this.child(node, key), this.root);
   }
 
-  /** Returns the offset of the key at `path`, or of the closest one around it that exists. */
+  /** Returns the offset of the key at `path`, or of the closest section around it that exists. */
   nearestOffset(path: Path): number {
     let node = this.root;
     let offset = node.offset;
@@ -212,7 +216,7 @@ function toValue(node: HjsonNode): unknown {
   return Object.fromEntries(node.members.map(({ key, value }) => [key, toValue(value)]));
 }
 
-/** Adds one error for all keys that are set twice, at any depth. */
+/** Throws one DS_CONFIG for all keys that are set twice, at any depth. */
 function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void {
   const duplicates: { path: string; location: SourceLocation; first: SourceLocation }[] = [];
   const visit = (node: HjsonNode, path: Path): void => {
@@ -253,8 +257,8 @@ class Copier {
   private count = 0;
 
   /**
-   * Returns a deep copy; an undefined property is an absent one. Throws DS_CONFIG for an object in
-   * itself, and for parts that repeat without end.
+   * Returns a deep copy without undefined properties. Throws DS_CONFIG for an object that contains
+   * itself, and for too many values.
    */
   copy(value: unknown, path: Path): unknown {
     if (path.length > MAX_DEPTH) {
@@ -288,10 +292,10 @@ function tooLargeError(path: Path, expected: string, got: string): ConfigError {
 
 // Reads the text of a configuration file. It must be a regular file of bounded size.
 
-/** Bytes of the longest text that is taken for a configuration. */
+/** Maximum size of a configuration in bytes. */
 export const MAX_BYTES = 8 * 2 ** 20;
 
-/** A file that exists and is not a configuration. */
+/** The error for a file that exists but cannot be a configuration. */
 class UnfitFile extends Error {
   constructor(
     readonly expected: string,

@@ -1,5 +1,5 @@
 // Rules across the keys of tensor_parallel.
-import { partitionFlaw } from '../parallel/partition-specs.js';
+import { findSpecError } from '../parallel/partition-specs.js';
 import type { Rule } from './rule.js';
 import { isSection } from './schema.js';
 
@@ -30,10 +30,10 @@ const cutIsOn: Rule = ({ tensor_parallel: { enabled, autotp_size, tensor_paralle
 /** Requires complete rules for the division of layers. */
 const specsAreRules: Rule = ({ tensor_parallel: { partition_config: config } }) => {
   for (const [index, spec] of (config?.layer_specs ?? []).entries()) {
-    const flaw = partitionFlaw(spec);
-    if (!flaw) continue;
-    const path = ['tensor_parallel', 'partition_config', 'layer_specs', String(index), flaw.key];
-    return { path, expected: flaw.expected, got: flaw.got, hint: flaw.hint };
+    const error = findSpecError(spec);
+    if (!error) continue;
+    const path = ['tensor_parallel', 'partition_config', 'layer_specs', String(index), error.key];
+    return { path, expected: error.expected, got: error.got, hint: error.hint };
   }
   return null;
 };

@@ -11,7 +11,7 @@ const [STAGE, DEVICE, RATIO, WEIGHTS] = PLANNED;
 const SPECULATION = 'zero_optimization.offload_optimizer.super_offload';
 const SHARE = 'zero_optimization.offload_optimizer.gpu_share';
 
-/** Shares of the state that `ds plan` weighs. */
+/** Values of offload_optimizer.ratio that the plan compares. */
 const RATIOS = [0.25, 0.5, 0.75, 1];
 
 /**
@@ -62,14 +62,14 @@ export function waysToFill(
     // Other stages ignore offload_param.
     const isCut = (stage[STAGE] ?? valueOr(STAGE, 0)) === 3;
     return optimizers.flatMap((optimizer) => {
-      // Weights are a sixth of the state, so the plan moves the state first.
+      // Weights have a sixth of the bytes of the state, so the plan offloads the state first.
       const homes = isCut && optimizer[DEVICE] !== 'none' ? ['none', 'cpu'] : ['none'];
       return waysOf(WEIGHTS, homes).map((weights) => ({ ...stage, ...optimizer, ...weights }));
     });
   });
 }
 
-/** Fills `way` in. */
+/** Writes the values of `way` into the draft. */
 export function fillPlanned({ value, filled }: Draft, way: PlannedWay): void {
   for (const [path, filling] of Object.entries(way)) {
     const keys = path.split('.');
@@ -87,7 +87,8 @@ export function fillPlanned({ value, filled }: Draft, way: PlannedWay): void {
 }
 
 /**
- * Without a model the default applies, as in DeepSpeed. Each key gets a notice.
+ * Removes `keys` if there is no model for a plan: their defaults apply, as in DeepSpeed. Each key
+ * gets a notice.
  */
 export function dropPlanned(draft: Draft, keys: ReadonlySet<string>): void {
   for (const name of keys) {

@@ -51,8 +51,8 @@ const parameterDtypeAgrees: Rule = (config) => {
 };
 
 /**
- * Gradients are summed as backward writes them, or in fp32. Source: DeepSpeed's optimizers refuse
- * the rest too.
+ * Gradients are summed in the dtype of the weights or in fp32. Source: DeepSpeed's optimizers
+ * refuse other dtypes too.
  */
 const gradientsSumInWeightsDtypeOrFp32: Rule = (config) => {
   const { grad_accum_dtype: dtype } = config.data_types;
@@ -110,7 +110,7 @@ const fp8NeedsBf16: Rule = ({ fp8, bf16 }) =>
       }
     : null;
 
-/** Gathers of codes need one scale for a weight, and shards of it: stage 3. */
+/** fp8.all_gather needs one scale per weight, and stage 3, which shards weights. */
 const fp8GathersWholeScales: Rule = ({ fp8, zero_optimization: zero }) => {
   if (!fp8.all_gather) return null;
   const violation = (expected: string, hint: string) => ({

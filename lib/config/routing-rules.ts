@@ -76,7 +76,10 @@ const growsFromTokens: Rule = (config) => {
   };
 };
 
-/** random_ltd excludes sparse attention and sequence parallelism: dropped tokens fit neither. */
+/**
+ * random_ltd excludes sparse attention and sequence parallelism, because its layers see only some
+ * tokens.
+ */
 const seesRows: Rule = (config) => {
   if (!sectionOf(config)) return null;
   const hint = 'Remove one of the two features.';

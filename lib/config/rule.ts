@@ -9,13 +9,13 @@ export interface Violation {
   hint: string;
 }
 
-/** Types and ranges are right and defaults are filled in when a rule runs. */
+/** A rule across keys. It receives values with valid types and ranges, and with defaults. */
 export type Rule = (config: ResolvedValues) => Violation | null;
 
 /** Advice about a legal value that is probably a mistake: a sentence with the key as subject. */
 export interface Advice {
   path: readonly string[];
   text: string;
-  /** The key that causes it. */
+  /** The dotted path of the key that causes the advice. */
   because?: string;
 }

@@ -14,7 +14,7 @@ import { samplingAdvices, samplingRules } from './sampling-rules.js';
 import { sparseRules, unreadSparseKey } from './sparse-rules.js';
 import { zeroRules } from './zero-rules.js';
 
-/** "AdamW" is decoupled by name. */
+/** "AdamW" requires adam_w_mode: its name means decoupled weight decay. */
 const adamWIsDecoupled: Rule = ({ optimizer }) =>
   optimizer?.type === 'AdamW' && !optimizer.params.adam_w_mode
     ? {
@@ -79,7 +79,10 @@ const warmupOutlastsTotal = ({ scheduler }: ResolvedValues): Advice | null => {
   return { path: ['scheduler', 'params', 'total_num_steps'], text };
 };
 
-/** Inputs are cast only for fp16 weights, as in DeepSpeed. */
+/**
+ * Returns advice for auto_cast without fp16: inputs are cast only for fp16 weights, as in
+ * DeepSpeed.
+ */
 const castWithoutFp16 = ({ fp16 }: ResolvedValues): Advice | null => {
   if (!fp16.auto_cast || fp16.enabled) return null;
   const text = 'has no effect because fp16.enabled is false: inputs of forward are not converted.';
@@ -101,7 +104,7 @@ function adviceOn(config: ResolvedValues): Advice[] {
   return advices.map((advice) => advice(config)).filter((advice) => advice !== null);
 }
 
-/** Violations in `config`. */
+/** Returns the violations in `config`. */
 export function violations(config: ResolvedValues): Violation[] {
   return rules.map((rule) => rule(config)).filter((violation) => violation !== null);
 }

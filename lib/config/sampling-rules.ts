@@ -19,7 +19,7 @@ type Metric = Curriculum['curriculum_metrics'][string];
 const SECTION = ['data_efficiency', 'data_sampling'];
 const METRICS = [...SECTION, 'curriculum_learning', 'curriculum_metrics'];
 
-interface MetricSite extends Scheduled {
+interface LocatedMetric extends Scheduled {
   section: Metric;
 }
 
@@ -29,13 +29,13 @@ function curriculumIn({ data_efficiency: section }: ResolvedValues): Curriculum 
   return curriculum?.enabled ? curriculum : null;
 }
 
-/** Returns the metrics of a curriculum that is on. */
-function metricsIn(config: ResolvedValues): MetricSite[] {
+/** Returns the metrics of an enabled curriculum. */
+function metricsIn(config: ResolvedValues): LocatedMetric[] {
   const metrics = curriculumIn(config)?.curriculum_metrics ?? {};
   return Object.entries(metrics).map(([name, section]) => ({ path: [...METRICS, name], section }));
 }
 
-/** Source: DeepSpeed, which asserts it. */
+/** An enabled curriculum needs a metric. Source: DeepSpeed, which asserts it. */
 const hasMetrics: Rule = (config) => {
   if (!curriculumIn(config) || metricsIn(config).length > 0) return null;
   const hint = 'Add a metric: { "NAME": { "index_to_sample_path": .., "min_difficulty": .. } }.';
@@ -48,7 +48,7 @@ const hasMetrics: Rule = (config) => {
 };
 
 /** Returns a violation for a metric that selects samples without an index. */
-function lacksAnIndex({ path, section }: MetricSite): Violation | null {
+function lacksAnIndex({ path, section }: LocatedMetric): Violation | null {
   if (section.clustering_type === 'single_cluster') return null;
   const needed = ['index_to_sample_path', 'index_to_metric_path'] as const;
   const isValue = section.difficulty_type === 'value';
@@ -59,7 +59,7 @@ function lacksAnIndex({ path, section }: MetricSite): Violation | null {
 }
 
 /** Refuses falling difficulties. In DeepSpeed, a pool keeps every sample that was added. */
-function falls({ path, section }: MetricSite): Violation | null {
+function falls({ path, section }: LocatedMetric): Violation | null {
   const { difficulty } = section.schedule_config ?? {};
   if (section.schedule_type !== 'fixed_discrete' || !difficulty || rises(difficulty)) return null;
   const hint = 'Sort the difficulties: samples that were once included stay included.';
@@ -73,8 +73,8 @@ function falls({ path, section }: MetricSite): Violation | null {
 }
 
 const metricsAreComplete: Rule = (config) => {
-  for (const site of metricsIn(config)) {
-    const violation = scheduleViolation(site) ?? falls(site) ?? lacksAnIndex(site);
+  for (const metric of metricsIn(config)) {
+    const violation = scheduleViolation(metric) ?? falls(metric) ?? lacksAnIndex(metric);
     if (violation) return violation;
   }
   return null;
@@ -86,29 +86,29 @@ export const samplingRules: readonly Rule[] = [hasMetrics, metricsAreComplete];
  * Returns advice for a metric of all samples: in DeepSpeed, only a post-processing function obeys
  * it.
  */
-function usesAllSamples({ path, section }: MetricSite): Advice | null {
+function usesAllSamples({ path, section }: LocatedMetric): Advice | null {
   if (section.clustering_type !== 'single_cluster') return null;
   const text = 'uses all samples: the loop reads difficulties() of trainLoader.sampler.';
   return { path: [...path, 'clustering_type'], text };
 }
 
 /** Returns advice for a schedule that ends before max_difficulty, which is a hundred percent. */
-function skipsHardSamples(site: MetricSite): Advice | null {
-  const { difficulty_type: type, clustering_type: clustering } = site.section;
-  const schedule = completeSchedule(site);
+function skipsHardSamples(metric: LocatedMetric): Advice | null {
+  const { difficulty_type: type, clustering_type: clustering } = metric.section;
+  const schedule = completeSchedule(metric);
   if (!schedule || type !== 'percentile' || clustering === 'single_cluster') return null;
   const last = schedule.schedule.difficulty?.at(-1);
   if (schedule.type !== 'fixed_discrete' || last === undefined || last >= schedule.max) return null;
   const text = `ends at ${last} of max_difficulty, ${schedule.max}: harder samples are never drawn.`;
-  return { path: [...site.path, 'schedule_config', 'difficulty'], text };
+  return { path: [...metric.path, 'schedule_config', 'difficulty'], text };
 }
 
 const ofMetrics = [beginsBelow, unreadScheduleKey, usesAllSamples, skipsHardSamples];
 
 /** Advice about metrics. Each function returns the first finding, as rules do. */
 const firstOfMetrics = ofMetrics.map((advice) => (config: ResolvedValues): Advice | null => {
-  for (const site of metricsIn(config)) {
-    const result = advice(site);
+  for (const metric of metricsIn(config)) {
+    const result = advice(metric);
     if (result) return result;
   }
   return null;

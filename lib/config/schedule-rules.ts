@@ -69,7 +69,10 @@ function lacksValue({ path, section }: Scheduled): Violation | null {
   return missingKey([...path, 'schedule_config', absent], hint);
 }
 
-/** Refuses a schedule that ends easier. DeepSpeed silently stays at the first difficulty. */
+/**
+ * Refuses a schedule that ends with a lower difficulty. DeepSpeed silently stays at the first
+ * difficulty.
+ */
 function endsEasier(scheduled: Scheduled): Violation | null {
   const schedule = completeSchedule(scheduled);
   if (!schedule || schedule.max >= schedule.min) return null;
@@ -108,7 +111,10 @@ export function scheduleViolation(scheduled: Scheduled): Violation | null {
   return lacksValue(scheduled) ?? endsEasier(scheduled) ?? listsMisfit(scheduled);
 }
 
-/** Returns advice if rounding goes below the smallest difficulty. DeepSpeed is silent. */
+/**
+ * Returns advice if the first difficulty, rounded down, is below min_difficulty. DeepSpeed does not
+ * warn.
+ */
 export function beginsBelow(scheduled: Scheduled): Advice | null {
   const schedule = completeSchedule(scheduled);
   const step = schedule && stepOf(schedule);

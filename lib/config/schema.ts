@@ -1,4 +1,4 @@
-// Typed access to schema.json: the subschema behind a key, with references and alternatives
+// Typed access to schema.json: finds the schema of a key, with references and alternatives
 // resolved.
 import { required } from '../runtime/required.js';
 import schemaJson from './schema.json';
@@ -27,37 +27,37 @@ export interface Schema {
   discriminator?: { propertyName: string };
   $ref?: string;
   $defs?: Record<string, Schema>;
-  /** Why this key is accepted although it changes nothing. */
+  /** The reason why this key is accepted although it changes nothing. */
   dsNoEffect?: string;
-  /** Why this key, or this whole section, changes nothing on one rank. */
+  /** The reason why this key, or this whole section, changes nothing on one rank. */
   dsNoEffectAlone?: string;
-  /** Why this key changes nothing unless the optimizer is offloaded. */
+  /** The reason why this key changes nothing unless the optimizer is offloaded. */
   dsNoEffectResident?: string;
-  /** Why this key has no effect without state or weights on a disk. */
+  /** The reason why this key has no effect without state or weights on a disk. */
   dsNoEffectOffDisk?: string;
-  /** The ZeRO stages at which this key acts. */
+  /** The ZeRO stages at which this key has an effect. */
   dsStages?: readonly number[];
-  /** Why this key, or this whole section, is refused unless it is off. */
+  /** The reason why this key, or this whole section, is refused unless it is disabled. */
   dsUnsupported?: string;
-  /** Why these values of the key are refused. */
+  /** The reasons why these values of the key are refused. */
   dsUnsupportedValues?: Record<string, string>;
-  /** The dotted path that a deprecated key is read as. */
+  /** The dotted path of the key that replaces this deprecated key. */
   dsReplacedBy?: string;
   /** Other spellings of this key. */
   dsAlias?: readonly string[];
-  /** Hugging Face fills "auto" of this key. */
+  /** Whether Hugging Face fills "auto" of this key. */
   dsAuto?: boolean;
-  /** Strings among the values of this key are matched in any case. */
+  /** Whether strings among the values of this key may have any case. */
   dsAnyCase?: boolean;
-  /** Values of this key by alternative spelling. */
+  /** The values of this key by their alternative spellings. */
   dsSpellings?: Record<string, string>;
-  /** The key of this section that true or false in place of the section sets. */
+  /** The key of this section that gets the value if true or false replaces the section. */
   dsSwitch?: string;
   /** Name of the resolved type. */
   dsResolvedTitle?: string;
 }
 
-/** The keywords above that JSON Schema does not have, with the type of their value. */
+/** The keywords of Schema that JSON Schema does not have, with the types of their values. */
 export const annotations = {
   dsNoEffect: 'string',
   dsNoEffectAlone: 'string',
@@ -85,8 +85,8 @@ export function isSection(value: unknown): value is Section {
 }
 
 /**
- * Returns the declared schema of a key; undefined if the section has no such key. Keys
- * that are names of the user's own have one for all.
+ * Returns the declared schema of a key; undefined if the section has no such key. In a section
+ * whose keys are names that the user chooses, all keys have one schema.
  */
 export function propertyOf(schema: Schema, key: string): Schema | undefined {
   const { properties = {}, additionalProperties: others } = schema;
@@ -110,7 +110,7 @@ export function resolveSchema(schema: Schema, value: unknown): Schema {
   return schema.oneOf?.find((option) => option.properties?.[key]?.const === value[key]) ?? schema;
 }
 
-/** Returns the types that `schema` takes, over its alternatives. */
+/** Returns the types that `schema` and its alternatives accept. */
 export function typesOf(schema: Schema): readonly string[] {
   const alternatives = [...(schema.oneOf ?? []), ...(schema.anyOf ?? [])];
   const types = alternatives.flatMap((option) => typesOf(resolveSchema(option, undefined)));

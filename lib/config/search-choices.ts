@@ -10,7 +10,10 @@ export interface SearchChoice {
 const MICRO = 'train_micro_batch_size_per_gpu';
 const ZERO = 'zero_optimization';
 
-/** Returns whether `value` is a list of choices; no key with choices takes a list as one value. */
+/**
+ * Returns whether `value` is a list of choices. A key that may have choices never has a list as its
+ * value.
+ */
 export function isChoice(value: unknown): value is readonly unknown[] {
   return Array.isArray(value) && value.length > 0;
 }
@@ -28,7 +31,7 @@ export function searchChoices(file: Section): SearchChoice[] {
   ];
 }
 
-/** Returns the files that choose each value once; the other lists have their first value. */
+/** Returns a file for each value of each list; the other lists have their first value. */
 export function filesOfChoices(file: Section, choices: readonly SearchChoice[]): Section[] {
   const base = choices.reduce(
     (section, choice) => withValue(section, choice, choice.values[0]),

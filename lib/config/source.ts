@@ -1,5 +1,5 @@
-// Selects the configuration for initialize(): its argument, or the file named by the arguments of
-// the program.
+// Selects the configuration for initialize(): its argument, or the file in the arguments of the
+// program.
 
 import type { DsConfig } from '../../types/config.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -34,8 +34,8 @@ interface ConfigSource {
 }
 
 /**
- * Returns the configuration in `sources`, chosen like deepspeed.initialize. Throws DS_ARGUMENT for
- * no source and for several.
+ * Returns the configuration in `sources`, by the rules of deepspeed.initialize. Throws DS_ARGUMENT
+ * unless there is exactly one source.
  */
 export function configSource({ config, configParams, args }: ConfigSources): ConfigSource {
   const sources = [
@@ -66,18 +66,18 @@ const RENAMED: Partial<Record<string, string>> = {
   'args.deepscale_config': 'args.deepspeed_config',
 };
 
-/** Over how many ranks a configuration cuts a model. */
-interface CutsIn {
+/** Numbers of ranks over which a configuration splits a model. */
+interface ParallelSizes {
   /** Stages of a pipeline; null if not given. */
   stages: number | null;
-  /** Ranks of each layer. */
+  /** Ranks that share each layer. */
   layers: number;
-  /** Ranks of each sample. */
+  /** Ranks that share each sample. */
   tokens: number;
 }
 
-/** Returns the cuts that a configuration names, unchecked. Throws as resolveConfig(). */
-export function cutsIn(config: string | DsConfig): CutsIn {
+/** Returns the parallel sizes in a configuration, unchecked. Throws as resolveConfig(). */
+export function readParallelSizes(config: string | DsConfig): ParallelSizes {
   const { pipeline, tensor_parallel: section, ...others } = readDocument(config).value;
   const tokens = Number(others.sequence_parallel_size);
   const stages = isSection(pipeline) ? pipeline.stages : null;

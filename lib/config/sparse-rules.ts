@@ -33,7 +33,7 @@ const READ: Readonly<Record<string, readonly string[]>> = {
 
 const ALWAYS = ['mode', 'block', 'different_layout_per_head'];
 
-/** Options of patterns in a text, by their names in a configuration. */
+/** Returns a text with the options of patterns by their names in a configuration. */
 const snakeCase = (text: string): string =>
   text.replace(/\b[a-z]+(?:[A-Z][a-z]*)+\b/g, (name) =>
     name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
@@ -62,7 +62,7 @@ const patternCanBeMade: Rule = ({ sparse_attention: section }) => {
 export const sparseRules: readonly Rule[] = [patternCanBeMade];
 
 /**
- * Advice about a key that the pattern does not read. DeepSpeed ignores it silently.
+ * Returns advice for a key that the pattern does not read. DeepSpeed ignores it silently.
  */
 export function unreadSparseKey({ sparse_attention: section }: ResolvedValues): Advice | null {
   if (!section || section === true) return null;

@@ -1,5 +1,5 @@
-// Keys of DeepSpeed that change nothing here (one notice) or are not there yet (an error), unless
-// they are off.
+// Finds keys of DeepSpeed that have no effect here (a notice) or are not supported (an error),
+// unless they are disabled.
 import { isDeepStrictEqual } from 'node:util';
 
 import { formatConfigValue } from './config-error.js';
@@ -7,10 +7,10 @@ import type { Draft } from './draft.js';
 import { isSection, propertyOf, resolveSchema, type Schema, typesOf } from './schema.js';
 
 /**
- * Judges the keys of `draft` by the schema's dsNoEffect, dsNoEffectAlone, dsNoEffectResident,
- * dsNoEffectOffDisk, dsStages, dsUnsupported and dsUnsupportedValues.
+ * Adds notices and errors for the keys of `draft`, by the schema's dsNoEffect, dsNoEffectAlone,
+ * dsNoEffectResident, dsNoEffectOffDisk, dsStages, dsUnsupported and dsUnsupportedValues.
  */
-export function judgeSupport(draft: Draft, worldSize: number): void {
+export function checkSupport(draft: Draft, worldSize: number): void {
   const stage = stageOf(draft);
   const weights = stage === 3 ? deviceOf(draft, 'offload_param') : undefined;
   const holdsAll = worldSize === 1 && weights !== 'cpu' && weights !== 'nvme';
@@ -62,8 +62,8 @@ export function stageOf({ value: { zero_optimization: zero } }: Draft): unknown 
 }
 
 /**
- * Device of the state or weights that `key` places, in an unchecked configuration. Weights in host
- * memory move to the device when they are used, on one rank too.
+ * Returns the device of the offloaded state or weights, in an unchecked configuration. Weights in
+ * host memory move to the device when they are used, on one rank too.
  */
 function deviceOf(
   { value: { zero_optimization: zero } }: Draft,
@@ -83,7 +83,10 @@ function isOnDisk(
   return state === 'nvme' || (path[0] === 'aio' && weights === 'nvme');
 }
 
-/** Returns why a key does nothing at `stage`; undefined if it acts or `stage` is invalid. */
+/**
+ * Returns the reason why a key has no effect at `stage`; undefined if it has one or `stage` is
+ * invalid.
+ */
 function inactiveAt(stage: unknown, { dsStages: stages }: Schema): string | undefined {
   if (!stages || typeof stage !== 'number' || stages.includes(stage)) return undefined;
   return `it acts at stage ${stages.join(', ').replace(/, (\d)$/, ' or $1')}, and this is ${stage}`;

@@ -1,10 +1,11 @@
-// Lines and columns of a text: its line starts are found once, a location by bisection.
+// Converts offsets of a text to lines and columns: finds the line starts once, and each line by
+// bisection.
 import { required } from '../runtime/required.js';
 import type { SourceLocation } from './config-error.js';
 
-/** The location of any offset of a text, in the logarithm of its number of lines. */
+/** The lines of a text. */
 export class TextLines {
-  /** Offsets of the first character of every line, in order; null until the first question. */
+  /** Offsets of the first character of every line, in order; null before the first at(). */
   private starts: number[] | null = null;
 
   constructor(private readonly text: string) {}

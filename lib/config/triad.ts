@@ -1,5 +1,5 @@
-// The batch triad: train_batch_size = micro-batch x accumulation steps x world size, from any part
-// of it. Source: DeepSpeed runtime/config.py, _set_batch_related_parameters.
+// Completes the batch sizes: train_batch_size = micro-batch x accumulation steps x world size.
+// Source: DeepSpeed runtime/config.py, _set_batch_related_parameters.
 
 import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
@@ -18,7 +18,7 @@ export const triadKeys = [
   'gradient_accumulation_steps',
 ] as const;
 
-/** Takes out sizes that are null: DeepSpeed and Hugging Face read them as not given. */
+/** Removes batch sizes that are null: DeepSpeed and Hugging Face treat them as not given. */
 export function dropNullSizes(value: Section): void {
   for (const key of triadKeys) if (value[key] === null) delete value[key];
 }

@@ -1,11 +1,11 @@
-// Keys that the schema does not have: left out with a notice and a guess, or refused under
+// Removes keys that the schema does not have, with a notice and a suggestion; refuses them under
 // `strict`.
 import { closest } from '../runtime/suggestion.js';
 import type { Draft } from './draft.js';
 import { dottedPath, type Path } from './parse.js';
 import { isSection, propertyOf, resolveSchema, type Schema, type Section } from './schema.js';
 
-/** Hints for keys of older versions and of wrong pages. */
+/** Hints for keys of older versions and of other configurations. */
 const KNOWN_MISTAKES = new Map([
   ['max_model_len', 'In an inference configuration, it is "max_out_tokens".'],
   ['gpu_memory_utilization', 'In an inference configuration, set "kv_cache.memory" in bytes.'],
@@ -20,24 +20,24 @@ const KNOWN_MISTAKES = new Map([
 ]);
 
 /**
- * Number of unknown keys per file with a suggestion; the others are only named.
+ * Maximum number of unknown keys per file with a suggestion, because each search takes time.
  */
 const MAX_GUESSES = 100;
 
-/** Takes the unknown keys out of every section of `draft`. */
-export function siftKeys(draft: Draft, strict: boolean): void {
+/** Removes the unknown keys from every section of `draft`. */
+export function removeUnknownKeys(draft: Draft, strict: boolean): void {
   refuseAccelerate(draft);
-  siftSection(draft, draft.value, { schema: draft.schema, path: [], strict });
+  removeUnknownIn(draft, draft.value, { schema: draft.schema, path: [], strict });
   draft.visit(({ section, key, path, schema }) => {
     const item = section[key];
     if (!isSection(item)) return;
-    siftSection(draft, item, { schema, path, strict: strict || isConstructed(draft, path) });
+    removeUnknownIn(draft, item, { schema, path, strict: strict || isConstructed(draft, path) });
   });
 }
 
 /**
- * DeepSpeed passes these sections to a constructor, which refuses unknown keys. Muon's constructor
- * ignores them.
+ * Returns whether DeepSpeed passes the section at `path` to a constructor, which refuses unknown
+ * keys. Muon's constructor ignores them.
  */
 function isConstructed(draft: Draft, path: Path): boolean {
   const name = dottedPath(path);
@@ -52,7 +52,7 @@ interface Rules {
   strict: boolean;
 }
 
-function siftSection(draft: Draft, section: Section, { schema, path, strict }: Rules): void {
+function removeUnknownIn(draft: Draft, section: Section, { schema, path, strict }: Rules): void {
   if (schema.additionalProperties !== false) return;
   for (const key of Object.keys(section)) {
     if (propertyOf(schema, key)) continue;
@@ -84,7 +84,7 @@ function hintFor(draft: Draft, path: Path, schema: Schema): string {
   return elsewhere.length === 1 ? `Did you mean "${elsewhere[0]}"?` : '';
 }
 
-/** Keys of a section under all of their names. */
+/** Returns the keys of a section under all of their names. */
 function namesIn({ properties = {} }: Schema): string[] {
   return Object.entries(properties).flatMap(([key, { dsAlias = [] }]) => [key, ...dsAlias]);
 }
@@ -117,8 +117,8 @@ function collectPaths(schema: Schema, path: Path, paths: Map<string, string[]>):
 const MARKS = ['compute_environment', 'distributed_type'];
 
 /**
- * Refuses an accelerate file and removes its keys from the draft, because they would be reported as
- * unknown keys.
+ * Refuses an accelerate file. Removes its keys from the draft, so that they are not reported as
+ * unknown keys too.
  */
 function refuseAccelerate(draft: Draft): void {
   const { value } = draft;

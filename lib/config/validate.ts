@@ -1,5 +1,5 @@
-// Types and ranges of single keys: schema.json through ajv, with errors that name the place and the
-// cure.
+// Checks types and ranges of single keys by schema.json and ajv. Errors name the location and the
+// fix.
 
 import type { ErrorObject, ValidateFunction } from 'ajv/dist/2020.js';
 import { required } from '../runtime/required.js';
@@ -10,18 +10,18 @@ import { quotingHint } from './hjson.js';
 import type { Path } from './parse.js';
 import { annotations, choices, propertyOf, resolveSchema, type Schema, typesOf } from './schema.js';
 
-/** Violations that are reported; a list of a million texts has a million. */
+/** Maximum number of reported violations: a list may have a million invalid items. */
 const MAX_LISTED = 100;
 
 interface Validators {
   compile(schema: Schema): ValidateFunction;
-  /** By key, and by the alternative that its value chooses. */
+  /** Validators by key, and by the alternative that the key's value selects. */
   readonly known: Map<string, ValidateFunction>;
 }
 
 const compiled = new WeakMap<Schema, Validators>();
 
-/** Loads ajv on first use: a program that reads no configuration pays nothing. */
+/** Loads ajv on first use, because a program may read no configuration. */
 function validatorsOf(schema: Schema): Validators {
   const known = compiled.get(schema);
   if (known) return known;
@@ -67,7 +67,10 @@ function validator(schema: Schema, key: string, value: unknown): ValidateFunctio
   return compiled;
 }
 
-/** Returns `property`, in which alternatives other than `chosen` have only their tag. */
+/**
+ * Returns `property` with only the tag of each alternative other than `chosen`, which compiles
+ * faster.
+ */
 function withAlternative(property: Schema, tag: string, chosen: unknown): Schema {
   const oneOf = property.oneOf?.map((option): Schema => {
     const tags = required(option.properties?.[tag]);
@@ -76,7 +79,10 @@ function withAlternative(property: Schema, tag: string, chosen: unknown): Schema
   return { ...property, oneOf };
 }
 
-/** Refuses every violation of its schema in `draft`; "auto" has been judged before. */
+/**
+ * Refuses every violation of the schema in `draft`. The caller has already replaced or refused
+ * "auto".
+ */
 export function checkSchema(draft: Draft): void {
   const violations: ErrorObject[] = [];
   for (const [key, value] of Object.entries(draft.value)) {
@@ -94,7 +100,8 @@ export function checkSchema(draft: Draft): void {
 }
 
 /**
- * Returns whether another error has the same content: of a whole anyOf, or of a required `type`.
+ * Returns whether ajv reports the same violation by another error: for a whole anyOf, or for a
+ * required `type`.
  */
 function isRepetition(error: ErrorObject): boolean {
   const { keyword, params } = error;

@@ -26,7 +26,7 @@ const oneBitIsWhole: Rule = ({ optimizer, zero_optimization: { stage } }) =>
       }
     : null;
 
-/** super_offload needs offload: an update on the device overlaps nothing. */
+/** super_offload needs offload: an update on the device cannot overlap with backward. */
 const overlapNeedsOffload: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
   offload.super_offload && offload.device === 'none'
     ? {
@@ -37,7 +37,9 @@ const overlapNeedsOffload: Rule = ({ zero_optimization: { offload_optimizer: off
       }
     : null;
 
-/** super_offload refuses a disk: an update reads and writes the state there only once. */
+/**
+ * super_offload refuses a disk: a speculative update would read and write the state there twice.
+ */
 const overlapNeedsHostMemory: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
   offload.super_offload && offload.device === 'nvme'
     ? {
@@ -132,8 +134,8 @@ const gatherBucketIsEven: Rule = ({ zero_optimization: { allgather_bucket_size: 
     : null;
 
 /**
- * A reduce-scatter of stage 2 scales gradients once. Source: DeepSpeed, which asserts it there and
- * not at stage 3.
+ * The reduce-scatter of stage 2 cannot scale gradients before the sum. Source: DeepSpeed, which
+ * asserts it at stage 2 and not at stage 3.
  */
 const scatterScalesAfterwards: Rule = (config) => {
   const { stage, reduce_scatter } = config.zero_optimization;

@@ -3,7 +3,7 @@
 
 import { availableParallelism, totalmem } from 'node:os';
 import { plannedConfigs, resolveConfig } from '../config/index.js';
-import { cutsIn } from '../config/source.js';
+import { readParallelSizes } from '../config/source.js';
 import { DsError } from '../errors.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
 import {
@@ -118,7 +118,7 @@ const fillTraining = ({ batch, precision }: PlanFlags) => ({
 
 /** Predicts memory and time of each choice in a ds_config.json: one, or several with "auto". */
 function predictConfig(options: PlanFlags, file: string): { fits: boolean; output: string } {
-  const { stages, layers: tensor, tokens } = cutsIn(file);
+  const { stages, layers: tensor, tokens } = readParallelSizes(file);
   const axes = { tensor, stages: stages ?? 1 };
   const flags = { ...options, tp: tensor, pp: axes.stages };
   const model = createPlannedModel(flags.model, readAdapters(flags));

@@ -3,15 +3,15 @@
 import { ConfigError } from '../config/config-error.js';
 import {
   type AutoSources,
-  asksPlan,
   checkSearch,
   formatLocation,
+  isPlanned,
   type Notice,
   type Origins,
   originLine,
 } from '../config/index.js';
 import type { SearchChoice } from '../config/search-choices.js';
-import { cutsIn } from '../config/source.js';
+import { readParallelSizes } from '../config/source.js';
 import { required } from '../runtime/required.js';
 import type { ValidateFlags } from './tool-options.js';
 
@@ -90,7 +90,7 @@ function countDataRanks(
 ): { ranks: number; error: ConfigError | null } {
   const undivided = { ranks: worldSize, error: null };
   try {
-    const { stages, layers, tokens } = cutsIn(file);
+    const { stages, layers, tokens } = readParallelSizes(file);
     const sharing = (stages ?? 1) * layers * tokens;
     const ranks = worldSize / sharing;
     if (Number.isInteger(ranks)) return { ranks, error: null };
@@ -129,7 +129,7 @@ function addChoices(values: Record<string, unknown>, choices: readonly SearchCho
 
 function addAutoOrigins(origins: Origins, left: ReadonlySet<string>): Origins {
   const autoOrigins = [...left].map((path) => {
-    const of = asksPlan(path) ? 'left to the plan of initialize()' : 'left to a Trainer';
+    const of = isPlanned(path) ? 'left to the plan of initialize()' : 'left to a Trainer';
     return [path, { from: 'auto', of }] as const;
   });
   return { ...origins, ...Object.fromEntries(autoOrigins) };

@@ -15,7 +15,7 @@ export interface PartitionSpec {
 }
 
 /** Why a rule is invalid: the key of the rule, and the fields of a DsError. */
-interface PartitionFlaw {
+interface SpecError {
   key: string;
   expected: string;
   got: string;
@@ -27,9 +27,9 @@ type SpecFields = Readonly<Record<string, unknown>>;
 const KEYS: readonly string[] = ['patterns', 'partition_type', 'shape', 'partition_dim'];
 
 /** Returns why a rule is invalid; null if it is valid. */
-export function partitionFlaw(spec: SpecFields): PartitionFlaw | null {
-  const flaw = read(spec);
-  return 'expected' in flaw ? flaw : null;
+export function findSpecError(spec: SpecFields): SpecError | null {
+  const error = read(spec);
+  return 'expected' in error ? error : null;
 }
 
 /** Returns the valid rules among `specs`, parsed. */
@@ -41,8 +41,8 @@ export function partitionSpecs(specs: readonly SpecFields[]): PartitionSpec[] {
  * Parses a rule. Returns why it is invalid instead of throwing, so that callers add the path of the
  * rule in the configuration.
  */
-function read(spec: SpecFields): PartitionSpec | PartitionFlaw {
-  const invalidSpecError = (key: string, expected: string, hint = ''): PartitionFlaw => {
+function read(spec: SpecFields): PartitionSpec | SpecError {
+  const invalidSpecError = (key: string, expected: string, hint = ''): SpecError => {
     return { key, expected, got: formatValue(spec[key]), hint };
   };
   const other = Object.keys(spec).find((key) => !KEYS.includes(key));

@@ -1,7 +1,7 @@
 // Combines the DeepSpeed configuration of a Trainer with its options, which fill "auto" values.
 import type { DsConfig, ResolvedConfig } from '../../types/config.js';
 import { type AutoSources, readTyped, resolveConfig } from '../config/index.js';
-import { cutsIn } from '../config/source.js';
+import { readParallelSizes } from '../config/source.js';
 import { DsError } from '../errors.js';
 import { resolveSteps } from './own-schedule.js';
 import type { RunSettings } from './read-options.js';
@@ -28,7 +28,7 @@ export interface RunLength {
  * if its file is invalid.
  */
 export function requireOneStage(deepspeed: Settings['deepspeed']): void {
-  const { stages } = cutsIn(deepspeed);
+  const { stages } = readParallelSizes(deepspeed);
   if ((stages ?? 1) <= 1) return;
   throw new DsError({
     code: 'DS_CONFIG',

@@ -151,7 +151,7 @@ function randomText(): string {
   return Array.from({ length: Math.floor(random() * 6) }, pick).join('');
 }
 
-describe('oddities', () => {
+describe('mistakes', () => {
   const noticesOf = (text: string) => {
     const path = join(folder, 'ds_config.json');
     writeFileSync(path, text);

@@ -4,7 +4,7 @@
 import { coerceValue } from '../../lib/config/coerce.js';
 import { formatConfigValue } from '../../lib/config/config-error.js';
 import { checkConfig, type DsConfig } from '../../lib/config/index.js';
-import { cutsIn } from '../../lib/config/source.js';
+import { readParallelSizes } from '../../lib/config/source.js';
 
 const check = (config: object, worldSize = 2) =>
   checkConfig({ train_micro_batch_size_per_gpu: 2, ...config } as DsConfig, { worldSize });
@@ -242,7 +242,7 @@ test.each<[unknown, number]>([
   ['x', 1],
   [undefined, 1],
 ])('sequence_parallel_size %j: %d ranks of the tokens', (sequence_parallel_size, tokens) => {
-  expect(cutsIn({ sequence_parallel_size } as DsConfig).tokens).toBe(tokens);
+  expect(readParallelSizes({ sequence_parallel_size } as DsConfig).tokens).toBe(tokens);
 });
 
 test.each<[unknown, object, unknown]>([

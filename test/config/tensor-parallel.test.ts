@@ -1,6 +1,6 @@
 // tensor_parallel: every key is obeyed, named as without effect, or refused with its reason.
 import { checkConfig, type DsConfig } from '../../lib/config/index.js';
-import { cutsIn } from '../../lib/config/source.js';
+import { readParallelSizes } from '../../lib/config/source.js';
 import { partitionSpecs } from '../../lib/parallel/partition-specs.js';
 
 const check = (section: object) =>
@@ -23,7 +23,7 @@ test.each<[object, number]>([
   expect(errors).toEqual([]);
   const { autotp_size: size, tensor_parallel: other } = config?.tensor_parallel ?? {};
   expect(Math.max(1, size ?? 0, other?.tp_size ?? 0)).toBe(ranks);
-  expect(cutsIn({ tensor_parallel: section } as DsConfig)).toEqual({
+  expect(readParallelSizes({ tensor_parallel: section } as DsConfig)).toEqual({
     stages: null,
     layers: ranks,
     tokens: 1,

@@ -11,8 +11,8 @@ import { renameKeys } from '../../config/deprecated.js';
 import { compareLocations, Draft, noticeLine } from '../../config/draft.js';
 import { type ConfigDocument, readDocument } from '../../config/parse.js';
 import { lists, type Schema, type Section } from '../../config/schema.js';
-import { judgeSupport } from '../../config/support.js';
-import { siftKeys } from '../../config/unknown-keys.js';
+import { checkSupport } from '../../config/support.js';
+import { removeUnknownKeys } from '../../config/unknown-keys.js';
 import { checkSchema } from '../../config/validate.js';
 import { Device } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -118,10 +118,10 @@ function nameDevices(value: unknown): unknown {
 
 /** Checks key names, types, ranges and support. Throws the first error. */
 function checkDraft(draft: Draft): Draft {
-  siftKeys(draft, true);
+  removeUnknownKeys(draft, true);
   dropAuto(draft);
   coerceValues(draft);
-  judgeSupport(draft, 1);
+  checkSupport(draft, 1);
   checkSchema(draft);
   throwFirst(draft.errors);
   return draft;
