@@ -38,15 +38,15 @@ export function predictFit(file: Section, info: ModelInfo): FitPrediction {
       samplesPerSecond: null,
     };
   }
-  const { sizes, knowsActivations, isHost, cluster, room, activation_mem_per_gpu } = info;
+  const { sizes, knowsActivations, isHost, cluster, available, activation_mem_per_gpu } = info;
   const rates = ratesNamed(info.card);
-  const inputs: SelectionInputs = { sizes, knowsActivations, isHost, cluster, rates, room };
+  const inputs: SelectionInputs = { sizes, knowsActivations, isHost, cluster, rates, available };
   const prediction = predictSetup({ config, setup: createSetup(config, info) }, inputs);
   const activations = knowsActivations ? 0 : (activation_mem_per_gpu ?? 0);
   const device = prediction.device + activations * config.train_micro_batch_size_per_gpu;
   return {
     invalidity: null,
-    fits: usedShare({ ...prediction, device }, inputs, room.host) <= 1,
+    fits: usedShare({ ...prediction, device }, inputs, available.host) <= 1,
     samplesPerSecond: prediction.step === null ? null : config.train_batch_size / prediction.step,
   };
 }

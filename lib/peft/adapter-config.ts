@@ -47,11 +47,13 @@ const IGNORED: ReadonlySet<string> = new Set([
 /** Keys that readLoraOptions() refuses with its own message. */
 const PASSED: ReadonlySet<string> = new Set(['use_qalora', 'lora_bias']);
 
-const BEGINNING = 'init_lora_weights';
+const INITIALIZATION = 'init_lora_weights';
 /** Initializations that LoraOptions supports. */
-const BEGINNINGS: readonly unknown[] = [true, false, 'gaussian'];
-/** Other initializations that change only A and B; their values are in the weight file. */
-const OTHER_BEGINNINGS: readonly unknown[] = ['eva', 'orthogonal'];
+const SUPPORTED_INITIALIZATIONS: readonly unknown[] = [true, false, 'gaussian'];
+/**
+ * Other initializations of PEFT that change only A and B, so that the weight file has their values.
+ */
+const STORED_INITIALIZATIONS: readonly unknown[] = ['eva', 'orthogonal'];
 
 /**
  * Reads LoRA options from a file. Throws DS_CHECKPOINT for other methods and for unsupported
@@ -71,11 +73,11 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
     } else if (value !== null) options[name] = value;
   }
   const initialization = gaussianOf(options.initLoraWeights ?? true);
-  if (BEGINNINGS.includes(initialization)) options.initLoraWeights = initialization;
-  else if (OTHER_BEGINNINGS.includes(initialization)) delete options.initLoraWeights;
+  if (SUPPORTED_INITIALIZATIONS.includes(initialization)) options.initLoraWeights = initialization;
+  else if (STORED_INITIALIZATIONS.includes(initialization)) delete options.initLoraWeights;
   else if (changesBase(initialization)) {
-    refuse(BEGINNING, 'an initialization that kept the base weights', RESIDUAL);
-  } else refuse(BEGINNING, KNOWN_BEGINNINGS, UNKNOWN);
+    refuse(INITIALIZATION, 'an initialization that kept the base weights', RESIDUAL);
+  } else refuse(INITIALIZATION, KNOWN_INITIALIZATIONS, UNKNOWN);
   try {
     return readLoraOptions(path, options as LoraOptions);
   } catch (error) {
@@ -86,17 +88,19 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
 }
 
 /** Initializations of PEFT that change the base weights. */
-const RESIDUAL_BEGINNINGS = ['pissa', 'pissa_niter_N', 'olora', 'corda', 'loftq', 'lora_ga'];
+const RESIDUAL_INITIALIZATIONS = ['pissa', 'pissa_niter_N', 'olora', 'corda', 'loftq', 'lora_ga'];
 
 const changesBase = (initialization: unknown): boolean =>
   typeof initialization === 'string' &&
-  RESIDUAL_BEGINNINGS.includes(initialization.toLowerCase().replace(/^(pissa_niter_)\d+$/, '$1N'));
+  RESIDUAL_INITIALIZATIONS.includes(
+    initialization.toLowerCase().replace(/^(pissa_niter_)\d+$/, '$1N'),
+  );
 
-const KNOWN_BEGINNINGS = [...BEGINNINGS, ...OTHER_BEGINNINGS]
+const KNOWN_INITIALIZATIONS = [...SUPPORTED_INITIALIZATIONS, ...STORED_INITIALIZATIONS]
   .map((value) => JSON.stringify(value))
   .join(', ');
 
-const UNKNOWN = `PEFT never writes this value. Adapters of ${RESIDUAL_BEGINNINGS.join(', ')} need a conversion by PEFT.`;
+const UNKNOWN = `PEFT never writes this value. Adapters of ${RESIDUAL_INITIALIZATIONS.join(', ')} need a conversion by PEFT.`;
 
 /** Normalizes the case of "gaussian", as PEFT does. */
 const gaussianOf = (initialization: unknown): unknown =>
@@ -104,8 +108,8 @@ const gaussianOf = (initialization: unknown): unknown =>
     ? 'gaussian'
     : initialization;
 
-/** Hint for PiSSA, OLoRA, CorDA and LoftQ. */
-const RESIDUAL = `Such an adapter changed the base weights when it began. Save it with PEFT's save_pretrained(path_initial_model_for_weight_conversion=...). If you saved the changed base model, write "${BEGINNING}": true.`;
+/** The hint for an adapter with an initialization that changed the base weights. */
+const RESIDUAL = `Such an adapter changed the base weights when it began. Save it with PEFT's save_pretrained(path_initial_model_for_weight_conversion=...). If you saved the changed base model, write "${INITIALIZATION}": true.`;
 
 const isNothing = (value: JsonValue | undefined): boolean =>
   value === undefined ||

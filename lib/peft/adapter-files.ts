@@ -37,7 +37,7 @@ import { isSavedWhole, wholeModules } from './targets.js';
 /** Prefix of PEFT for the names of the wrapped model. */
 export const PREFIX = 'base_model.model.';
 const SHOWN = 10;
-/** Bytes compared at a time: a table can exceed the size limit of a buffer. */
+/** Number of bytes to compare at a time, because a table can exceed the size limit of a buffer. */
 const COMPARED = 2 ** 22;
 
 /** A tensor of the files. */
@@ -45,7 +45,7 @@ interface Saved {
   /** Name in the files. */
   name: string;
   parameter: Parameter;
-  /** The file contains the transpose. */
+  /** Whether the file contains the transpose. */
   transposed: boolean;
 }
 
@@ -111,7 +111,7 @@ export const adapterParameters = (model: Module): Parameter[] => [
   ...new Set(savedOf(model).map(({ parameter }) => parameter)),
 ];
 
-/** @internal Returns true if the adapter files contain the name of the base model. */
+/** @internal Returns whether the adapter files contain the name of the base model. */
 export const namesItsBase = (model: Module): boolean =>
   baseNameOf(model, configOf('saveAdapter', model)) !== null;
 
@@ -141,13 +141,13 @@ function warnOfNames(model: Module, dir: string): void {
 
 /** Options of loadAdapter(). */
 export interface LoadAdapterOptions {
-  /** Keeps the adapter trainable. Default: false, all parameters are frozen. */
+  /** Whether the adapter is trainable. Default: false: all parameters are frozen. */
   isTrainable?: boolean;
   /** Branch, tag or commit of an adapter of the hub. Default: "main". */
   revision?: string;
   /**
-   * Loads it as an adapter of this name, beside others of the model; setAdapter() activates it.
-   * Default: into the active adapter, or as the first one.
+   * Name of a new adapter, in addition to the model's other adapters; setAdapter() activates it.
+   * Default: the values replace those of the active adapter, or become the first adapter.
    */
   adapterName?: string;
 }
@@ -261,7 +261,7 @@ function savedOf(model: Module): Saved[] {
   return [...saved, ...tiedOf(model, config, saved)];
 }
 
-/** PEFT stores a copy for each name of a tied module. */
+/** Returns the further copies of tied modules: PEFT stores a copy for each name. */
 function tiedOf(model: Module, config: LoraConfig, saved: readonly Saved[]): Saved[] {
   const names = wholeModules(config);
   const tiedNames = [...model.tiedNames()].filter(([tied]) =>
@@ -377,7 +377,7 @@ function requireTied(files: WeightFiles, matched: ReadonlyMap<string, Saved>): v
   }
 }
 
-/** Returns true if two tensors of the files have equal dtypes, shapes and bytes. */
+/** Returns whether two tensors of the files have equal dtypes, shapes and bytes. */
 function areSame(files: WeightFiles, one: string, other: string): boolean {
   const [a, b] = [one, other].map((name) => files.tensors.get(name));
   if (!a || !b || describe(a) !== describe(b)) return false;

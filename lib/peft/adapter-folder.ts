@@ -8,7 +8,7 @@ import { isRemote } from '../hub/names.js';
 import { parseJson } from '../runtime/parse-json.js';
 
 const CONFIG = 'adapter_config.json';
-/** Weight files of a whole model. One of them exists next to its config.json. */
+/** Weight files of a whole model. A model folder has one of them and a config.json. */
 const WHOLE = ['model.safetensors', 'pytorch_model.bin'].flatMap((name) => [
   name,
   `${name}.index.json`,
@@ -22,8 +22,8 @@ export interface AdapterFolder {
 }
 
 /**
- * Returns the adapter of `dir`; null if `dir` has no adapter, or also a model. Some trainers leave
- * a config.json next to adapters, so it does not count as a model without weights.
+ * Returns the adapter of `dir`; null if `dir` has no adapter, or has a model too. A config.json
+ * without weights is no model: some trainers leave it next to adapters.
  */
 export function adapterFolder(dir: string): AdapterFolder | null {
   const file = join(dir, CONFIG);
@@ -59,15 +59,15 @@ export function requireBase(adapter: AdapterFolder): string {
 
 /** Returns the folder or GGUF file of the base model, or null. */
 export function findBase({ path, base }: AdapterFolder): string | null {
-  const places = base === null ? [] : [resolve(base), resolve(path, base)];
-  const folder = places.find((place) => existsSync(place) && isModelPlace(place));
+  const paths = base === null ? [] : [resolve(base), resolve(path, base)];
+  const folder = paths.find((name) => existsSync(name) && isModelPath(name));
   return folder === undefined || folder === resolve(path) ? null : folder;
 }
 
-const isModelPlace = (place: string): boolean =>
-  place.endsWith('.gguf') || statSync(place).isDirectory();
+const isModelPath = (path: string): boolean =>
+  path.endsWith('.gguf') || statSync(path).isDirectory();
 
-/** Returns the error for an adapter in place of a model. */
+/** Returns the error for an adapter in path of a model. */
 export function findLoneAdapter({ path, base }: AdapterFolder): DsError {
   const model = base === null ? 'an unnamed model' : JSON.stringify(base);
   return new DsError({
@@ -84,7 +84,10 @@ const isFile = (path: string): boolean => existsSync(path) && statSync(path).isF
 /** Returns PEFT's task of the adapter in `dir`, such as "SEQ_CLS"; null without one. */
 export const adapterTask = (dir: string): string | null => textIn(join(dir, CONFIG), 'task_type');
 
-/** Returns the modules that the adapter in `dir` has whole, such as the head of a classifier. */
+/**
+ * Returns the names of the modules that the adapter in `dir` replaces as a whole, such as a
+ * classifier's head.
+ */
 export function savedModulesIn(dir: string): string[] {
   const modules = valueIn(join(dir, CONFIG), 'modules_to_save');
   return Array.isArray(modules) ? modules.map(String) : [];
@@ -97,7 +100,10 @@ function textIn(file: string, key: string): string | null {
   return typeof text === 'string' && text !== '' ? text : null;
 }
 
-/** Returns null for an unreadable file: loading the adapter reports the error. */
+/**
+ * Returns a value of a JSON file; null if the file cannot be read, because loading the adapter
+ * reports that error.
+ */
 function valueIn(file: string, key: string): JsonValue {
   try {
     return (parseJson(readFileSync(file, 'utf8')) as JsonObject)[key] ?? null;

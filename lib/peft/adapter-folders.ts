@@ -15,9 +15,9 @@ export interface SaveAdaptersOptions {
 }
 
 /**
- * Saves adapters: "default" to the folder `dir`, another one to the folder of its name below `dir`.
- * The values are copied before the call returns. Resolves with the paths. Rejects as saveAdapter()
- * and setAdapter() do. Source: PEFT's save_pretrained.
+ * Saves adapters: "default" to the folder `dir`, each other adapter to the folder of its name below
+ * `dir`. The values are copied before the call returns. Resolves with the paths. Rejects as
+ * saveAdapter() and setAdapter() do. Source: PEFT's save_pretrained.
  */
 export function saveAdapters(
   model: Module,

@@ -10,7 +10,9 @@ import { errorCode, errorMessage } from '../runtime/system-error.js';
 export const CONFIG = 'adapter_config.json';
 export const WEIGHTS = 'adapter_model.safetensors';
 
-/** Reads a JSON object. Throws DS_CHECKPOINT, DS_IO. */
+/**
+ * Reads a JSON object. Throws DS_IO if the file cannot be read, DS_CHECKPOINT for other contents.
+ */
 export async function readJson(path: string): Promise<JsonObject> {
   let text: string;
   try {
@@ -39,7 +41,7 @@ function unreadError(path: string, cause: unknown): Error {
   });
 }
 
-/** Returns `cause` if it is ours, otherwise a DS_IO with its message. */
+/** Returns `cause` if it is a DsError, otherwise a DS_IO with its message. */
 export function ioError(op: string, path: string, cause: unknown): Error {
   if (cause instanceof DsError) return cause;
   const got = errorMessage(cause);

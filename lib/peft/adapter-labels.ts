@@ -13,7 +13,7 @@ import { readJson, WEIGHTS } from './adapter-json.js';
 const LABELS = 'id2label';
 const PROBLEM = 'problem_type';
 
-/** Classes of transformers with a head that has an output for each label. */
+/** Names of transformers' classes whose head has an output for each label. */
 const CLASSIFIER = /For(Sequence|Token)Classification$/;
 
 /**
@@ -34,7 +34,7 @@ export function labelMetadata(model: Module): FileMetadata {
 
 /** Labels in a folder: `config` has the keys of config.json. */
 export interface AdapterLabels {
-  /** The file that has them. */
+  /** The file with the labels. */
   readonly path: string;
   readonly config: JsonObject;
 }
@@ -74,7 +74,7 @@ function parseLabels(path: string, text: string): JsonObject {
   throw new DsError({ code: 'DS_CHECKPOINT', op, expected: 'a JSON object', got: text });
 }
 
-/** A name that transformers gives to a label without one. */
+/** The names that transformers gives to labels without names. */
 const UNNAMED = /^LABEL_\d+$/;
 
 /**

@@ -1,4 +1,5 @@
-// Reads the low-rank factors of an adapter folder without a model: inference keeps them apart.
+// Reads the low-rank factors of an adapter folder without a model. Inference keeps the factors of
+// several adapters for one model.
 
 import { join } from 'node:path';
 import { WeightFiles } from '../checkpoint/index.js';
@@ -42,7 +43,7 @@ export class AdapterReader {
   /**
    * Opens a folder in PEFT's format, or a name on the hub. Rejects with DS_CHECKPOINT for DoRA,
    * trained biases, whole modules and other tensors, for factors without their counterpart, and for
-   * ranks other than the ones of adapter_config.json. Rejects with DS_HUB if a download fails.
+   * ranks that differ from adapter_config.json. Rejects with DS_HUB if a download fails.
    */
   static async open(op: string, location: string): Promise<AdapterReader> {
     const dir = await findOrPullFolder(op, location, { need: 'adapter' });

@@ -1,4 +1,5 @@
-// Several adapters of one model side by side: one or some are active, the others wait outside it.
+// Several adapters of one model. Active adapters are part of the model; inactive adapters are
+// stored outside of it.
 
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -24,16 +25,16 @@ export interface AdapterSet {
 interface Sets {
   readonly all: Map<string, AdapterSet>;
   active: readonly string[];
-  /** Layers in the model. */
+  /** The layers of the active adapters, which are in the model. */
   visibleLayers: ReadonlySet<LoraLayer>;
 }
 
-/** PEFT's name of an adapter without one. */
+/** PEFT's name of an adapter without a name. */
 export const DEFAULT_NAME = 'default';
 
 const known = new WeakMap<Module, Sets>();
 
-/** Returns the adapters of a model. Throws DS_ARGUMENT for a model without any. */
+/** Returns the adapters of a model. Throws DS_ARGUMENT for a model without adapters. */
 function setsOf(op: string, model: Module): Sets {
   requireModule(op, model);
   const layers = lorasOf(model);
@@ -51,9 +52,10 @@ function begin(model: Module, name: string, set: AdapterSet): Sets {
 }
 
 /**
- * Adds an adapter with a name. The first one is active; others wait for setAdapter(). Call it
- * before initialize(). Returns the model. Throws DS_ARGUMENT as addLora() does, for a name in use,
- * and for biases or modulesToSave beside other adapters. Source: PEFT's add_adapter.
+ * Adds an adapter with a name. The first adapter of a model is active; setAdapter() activates
+ * others. Call it before initialize(). Returns the model. Throws DS_ARGUMENT as addLora() does, for
+ * a name in use, and for biases or modulesToSave if the model has other adapters. Source: PEFT's
+ * add_adapter.
  */
 export function addAdapter<Model extends Module>(
   model: Model,
@@ -84,7 +86,7 @@ export function addSet(op: string, model: Module, name: string, config: LoraConf
   const sets = setsOf(op, model);
   if (sets.all.has(name)) throw argumentError(op, 'a name that no adapter has', formatValue(name));
   for (const item of [config, ...Array.from(sets.all.values(), (set) => set.config)]) {
-    requireBeside(op, item);
+    requireFactorsOnly(op, item);
   }
   requireChangeable(op, model);
   hide(model, sets);
@@ -98,8 +100,11 @@ export function addSet(op: string, model: Module, name: string, config: LoraConf
   }
 }
 
-/** Biases and whole modules are trained in place, so adapters would share them. */
-function requireBeside(op: string, { bias, modulesToSave }: LoraConfig): void {
+/**
+ * Throws DS_ARGUMENT for trained biases and whole modules: they are trained in place, so all
+ * adapters would share them.
+ */
+function requireFactorsOnly(op: string, { bias, modulesToSave }: LoraConfig): void {
   if (bias !== 'none')
     throw argumentError(`${op} bias`, '"none" if the model has other adapters', bias);
   if (modulesToSave.length === 0) return;
@@ -161,7 +166,7 @@ export function activeAdapters(model: Module): string[] {
 }
 
 /**
- * Removes an adapter and frees it. If it was the only active one, the first of the others becomes
+ * Removes an adapter and frees it. If no other adapter is active, the first of the rest becomes
  * active. Throws DS_ARGUMENT for an unknown name, for the last adapter, and as setAdapter() does.
  * Source: PEFT's delete_adapter.
  */
@@ -217,12 +222,12 @@ function requireFree(op: string, model: Module): void {
   throw argumentError(op, 'a model without an engine', got, 'Call it before initialize().');
 }
 
-/** Takes the active adapters out of the model. */
+/** Removes the active adapters from the model. */
 function hide(model: Module, sets: Sets): void {
   replaceModules(model, new Map(Array.from(sets.visibleLayers, (layer) => [layer, layer.base])));
 }
 
-/** Puts adapters into a model that shows its base layers. */
+/** Adds adapters to a model without active adapters. */
 function show(model: Module, sets: Sets, names: readonly string[]): void {
   const layers = new Map<Module, Map<string, LoraLayer>>();
   for (const name of names) {
@@ -246,7 +251,7 @@ function show(model: Module, sets: Sets, names: readonly string[]): void {
   for (const [base, layer] of instead) follow(layer, base);
 }
 
-/** Moves a waiting adapter to the device of `base`, and sets its training mode. */
+/** Moves an inactive adapter to the device of `base`, and sets its training mode. */
 function follow(layer: LoraLayer, base: Module): void {
   layer.settle();
   for (const module of layer.modules()) module.training = base.training;

@@ -52,7 +52,8 @@ function currentLengths(layer: LoraLayer, along: Along): Tensor {
 }
 
 /**
- * Returns a magnitude parameter that starts as the present norms, so that the output is unchanged.
+ * Returns a magnitude parameter. Its initial values are the present norms, so that the output is
+ * unchanged.
  */
 function createMagnitude(layer: LoraLayer, count: number, along: Along): Parameter {
   return new Parameter([count], (out) =>
@@ -81,7 +82,7 @@ const scaleRows = customFunction({
 });
 
 /**
- * Returns magnitude / norms in at least f32: the ratio is near 1, where bf16 steps are too coarse.
+ * Returns magnitude / norms in at least f32: the ratio is near 1, where bf16 is too coarse.
  */
 function factorOf(magnitude: Parameter, lengths: Tensor): Tensor {
   const wide = statisticOf(magnitude.dtype);
@@ -98,16 +99,16 @@ class Merger {
   merged(sum: Tensor, magnitude: Parameter): Tensor {
     const lengths = lengthsOf(sum, this.along);
     this.#lengths = lengths.toArray();
-    return sum.mul(this.beside(factorOf(magnitude, lengths)));
+    return sum.mul(this.broadcast(factorOf(magnitude, lengths)));
   }
 
-  /** Returns the sum before the merge. */
+  /** Returns the sum from a merged weight: reverses merged(). */
   unmerged(merged: Tensor, magnitude: Parameter): Tensor {
     const lengths = Tensor.from(Float32Array.from(this.#lengths), { device: merged.device });
-    return merged.div(this.beside(factorOf(magnitude, lengths)));
+    return merged.div(this.broadcast(factorOf(magnitude, lengths)));
   }
 
-  private beside(factor: Tensor): Tensor {
+  private broadcast(factor: Tensor): Tensor {
     return this.along === 1 ? factor.reshape([-1, 1]) : factor;
   }
 }

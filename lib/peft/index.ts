@@ -1,4 +1,4 @@
-// Public API of the PEFT package: adapters, and 4-bit weights.
+// The API of lib/peft: adapters, and 4-bit weights.
 export { type LoadAdapterOptions, loadAdapter, saveAdapter } from './adapter-files.js';
 export { type SaveAdaptersOptions, saveAdapters } from './adapter-folders.js';
 export {

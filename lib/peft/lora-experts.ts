@@ -26,7 +26,10 @@ export const EXPERT_MATRICES = ['gate_up_proj', 'down_proj'] as const;
 /** @internal The name of a matrix of experts. */
 export type ExpertMatrix = (typeof EXPERT_MATRICES)[number];
 
-/** The inner adapter of experts with two adapters. PEFT nests them, hence the names. */
+/**
+ * The inner adapter of experts with two adapters. PEFT nests the two, and state names follow from
+ * that.
+ */
 export class ExpertFactors extends Module {
   /** Both factors have the weights of all experts. */
   constructor(
@@ -134,7 +137,7 @@ export class LoraExperts extends LoraLayer<AnyExperts> {
     const { base } = this;
     if (!this.isActive) return base.call(x, router, loads, routed);
     const updates = this.#adapters.map(
-      (adapter) => [adapter.matrix, besideOf(base, adapter)] as const,
+      (adapter) => [adapter.matrix, updateFor(base, adapter)] as const,
     );
     return callExperts(base, x, router, { loads, routed }, Object.fromEntries(updates));
   }
@@ -187,7 +190,7 @@ function updateOf(base: AnyExperts, adapter: Adapter): Tensor {
 }
 
 /** Returns scaling B_e A_e x for rows that are sorted by expert. */
-const besideOf =
+const updateFor =
   (base: AnyExperts, adapter: Adapter): ExpertUpdate =>
   (rows: Tensor, groups: RowGroups, isGathered: boolean) =>
     scope(() => {

@@ -37,18 +37,18 @@ export interface LoraSizes {
   dropout: number;
   /** Initialization of A and B: see LoraOptions. */
   init: boolean | 'gaussian';
-  /** Keeps the adapter in f32, independent of the layer's dtype. */
+  /** Whether the adapter is in f32, independent of the layer's dtype. */
   isWide: boolean;
 }
 
-/** Refusal to load weights while adapters are merged: the loaded weights have no update. */
+/** The error for loads while adapters are merged: the loaded weights have no update. */
 const MERGED: Refusal = {
   expected: 'unmerged adapters',
   got: 'merged adapters',
   hint: 'Call peft.unmerge(model), or peft.unload(model) to keep the merged weights without adapters.',
 };
 
-/** Refusal to load merged weights into unmerged adapters: the update would count twice. */
+/** The error for loads of merged weights into unmerged adapters: the update would count twice. */
 const SAVED_MERGED: Refusal = {
   expected: 'values of unmerged adapters',
   got: 'values of merged adapters: their updates would count twice',
@@ -68,9 +68,9 @@ export const createLinearInit = (): Initializer => kaimingUniform({ a: Math.sqrt
 export abstract class LoraLayer<Base extends Module = Module> extends Module {
   /** The replaced layer. It is not a child, since that would change parameter names. */
   readonly #base: Base;
-  /** True while the base's weight contains the update. */
+  /** Whether the base's weight contains the update. */
   isMerged = false;
-  /** False bypasses the adapter. */
+  /** Whether forward applies the adapter. */
   isEnabled = true;
 
   protected constructor(
@@ -111,12 +111,12 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
     return [this.weight];
   }
 
-  /** @internal The settings of each adapter by the end of its name after the layer's. */
+  /** @internal The settings of each adapter, by its name relative to the layer. */
   get sizesByName(): ReadonlyMap<string, LoraSizes> {
     return new Map([['', this.sizes]]);
   }
 
-  /** True if forward computes the adapter separately. */
+  /** Whether forward computes the adapter separately from the base. */
   protected get isActive(): boolean {
     return this.isEnabled && !this.isMerged;
   }
@@ -287,8 +287,8 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
       const inner = wideLinear(droppedX, lora_A.weight).mul(sizes.scaling);
       return addWideLinearInto(project(base, x), inner, lora_B.weight);
     }
-    // A replay runs ops in order up to the last one that backward reads: A's product. So it is
-    // first.
+    // A replay runs ops up to the last result that backward reads. That is the product of A, so it
+    // comes first.
     if (!isPlain || isOther || isExact) {
       const update = this.computeUpdate(droppedX);
       return project(base, x).add(update);
@@ -298,7 +298,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
   }
 
   /** @internal Returns the adapter's output for x, without the base. */
-  besideOf(x: Tensor): Tensor {
+  updateFor(x: Tensor): Tensor {
     return this.computeUpdate(this.dropInput(x));
   }
 

@@ -24,11 +24,14 @@ export interface LoraOptions {
   loraDropout?: number;
   /** Biases to train. Default: "none". */
   bias?: LoraBias;
-  /** Scales by loraAlpha / sqrt(r) instead. Default: false. Source: Kalajdzievski 2023. */
+  /**
+   * Whether the update is scaled by loraAlpha / sqrt(r) instead. Default: false. Source:
+   * Kalajdzievski 2023.
+   */
   useRslora?: boolean;
   /**
-   * DoRA: scales the rows of the updated weight to trained norms. Default: false. Source: Liu et
-   * al. 2024.
+   * Whether to use DoRA, which scales the rows of the updated weight to trained norms. Default:
+   * false. Source: Liu et al. 2024.
    */
   useDora?: boolean;
   /**
@@ -55,8 +58,8 @@ export interface LoraOptions {
   /** Names or last name components of modules that are trained whole and saved with the adapter. */
   modulesToSave?: readonly string[];
   /**
-   * Extends modulesToSave by the modules tied to it, such as a head and its embedding. Default:
-   * false, both must be listed.
+   * Whether modulesToSave includes the modules tied to it, such as a head and its embedding.
+   * Default: false: both must be listed.
    */
   ensureWeightTying?: boolean;
   /**
@@ -64,7 +67,7 @@ export interface LoraOptions {
    * "gaussian": A from N(0, 1/r^2), B zero. False: both as PyTorch's Linear. Default: true.
    */
   initLoraWeights?: boolean | 'gaussian';
-  /** Keeps adapters in f32 in any model dtype, also in an engine. Default: true. */
+  /** Whether adapters are in f32 in any model dtype, also in an engine. Default: true. */
   autocastAdapterDtype?: boolean;
   /** Written to adapter_config.json (weights stored as [in, out]); no effect in this library. */
   fanInFanOut?: boolean;
@@ -159,7 +162,10 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
   };
 }
 
-/** Adapters of parameters never see the layer's input. PEFT refuses these options too. */
+/**
+ * Throws DS_ARGUMENT for options that adapters of parameters cannot have, because they do not see a
+ * layer's input. PEFT refuses them too.
+ */
 function requirePlain(op: string, { loraDropout, useDora, fanInFanOut }: LoraOptions): void {
   const hint = 'Adapters in targetParameters update the weight, not the input of a layer.';
   const refuse = (name: string, expected: string, got: unknown): never => {
@@ -245,7 +251,10 @@ export function valueByPattern(
 }
 
 const compiled = new Map<string, Regex>();
-/** Size limit of the cache: a model matches many names against each pattern. */
+/**
+ * Maximum number of cached expressions. The cache exists because a model compares many names with
+ * each pattern.
+ */
 const MAX_COMPILED = 100;
 
 /** Compiles a regular expression for full names. Throws DS_ARGUMENT for invalid syntax. */

@@ -7,7 +7,10 @@ import { required } from '../runtime/required.js';
 import { gelu, scope, type Tensor } from '../tensor/index.js';
 import { hasGelu, LoraLayer, type LoraLinear, project } from './lora-layer.js';
 
-/** y = base(x) + the sum of scaling * B A dropout(x). The names of factors are PEFT's. */
+/**
+ * A linear layer y = base(x) + the sum of scaling * B A dropout(x) over adapters. The names of
+ * factors are PEFT's.
+ */
 export class LoraSum extends LoraLayer<Linear | PackedLinear> {
   /** A of each adapter, by name. */
   readonly lora_A: Readonly<Record<string, Linear>>;
@@ -56,7 +59,7 @@ export class LoraSum extends LoraLayer<Linear | PackedLinear> {
     if (!this.isActive) return base.call(x);
     for (const part of this.#parts) part.training = this.training;
     return scope(() => {
-      const sum = this.#parts.reduce((all, part) => all.add(part.besideOf(x)), project(base, x));
+      const sum = this.#parts.reduce((all, part) => all.add(part.updateFor(x)), project(base, x));
       return hasGelu(base) ? gelu(sum, 'tanh') : sum;
     });
   }

@@ -58,7 +58,7 @@ function requireUntiedTargets(model: Module, config: LoraConfig): void {
   }
 }
 
-/** addLora() with checked options. */
+/** Does addLora() with checked options. */
 export function addAdapters(model: Module, read: LoraConfig): void {
   if (lorasOf(model).size > 0)
     throw argumentError('addLora', 'a model without adapters', 'a model with adapters');
@@ -156,7 +156,10 @@ function requireWhole(model: Module, parameters: ReadonlySet<Parameter>): void {
   }
 }
 
-/** Throws DS_ARGUMENT for a tied module: its training would also change its counterpart. */
+/**
+ * Throws DS_ARGUMENT for a tied module: its training would also change the module that it is tied
+ * to.
+ */
 function requireUntied(
   model: Module,
   modules: ReadonlyMap<string, Module>,
@@ -204,8 +207,8 @@ export function lorasOf(model: Module): Map<string, LoraLayer> {
 /**
  * Adds every adapter's update to the weight of its layer, in f32. The output changes only by
  * rounding, and forward takes no extra time. Call it before initialize(), or on all ranks inside
- * zero.GatheredParameters with a modifierRank. Throws DS_ARGUMENT if an engine owns the weights, or
- * if another module shares one (a tied head). It checks this before any change. Source: PEFT's
+ * zero.GatheredParameters with a modifierRank. Throws DS_ARGUMENT, before any change, if an engine
+ * owns the weights, or if another module shares a weight (a tied head). Source: PEFT's
  * merge_adapter.
  */
 export function merge(model: Module): void;
@@ -245,8 +248,8 @@ export function sharedTarget(model: Module): { name: string; other: string } | n
 }
 
 /**
- * @internal Throws DS_ARGUMENT while adapters are merged. Files with both would apply updates
- * twice.
+ * @internal Throws DS_ARGUMENT while adapters are merged: files with merged weights and adapters
+ * would apply updates twice.
  */
 export function requireUnmerged(op: string, model: Module): void {
   const merged = [...lorasOf(model)].find(([, { isMerged }]) => isMerged);
@@ -255,7 +258,10 @@ export function requireUnmerged(op: string, model: Module): void {
   throw argumentError(op, 'unmerged adapters', `an adapter merged into ${merged[0]}`, hint);
 }
 
-/** @internal Names of parameters of merged adapters. The weights already contain their updates. */
+/**
+ * @internal Returns the names of parameters of merged adapters, whose updates the weights already
+ * contain.
+ */
 export function mergedNames(model: Module): ReadonlySet<string> {
   const merged = [...lorasOf(model).values()].filter(({ isMerged }) => isMerged);
   const added = new Set(merged.flatMap((layer) => layer.added));
@@ -307,7 +313,7 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
   }
 }
 
-/** Disabled layers: the number of running bodies, and the state before the first one. */
+/** Disabled layers: the number of running bodies, and the state before the first body. */
 const detached = new WeakMap<LoraLayer, { bodies: number; wasEnabled: boolean }>();
 
 function detachAdapter(layer: LoraLayer): void {

@@ -11,10 +11,12 @@ import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
 
 /** A matrix of all experts in NF4. Its parameters have the names of NF4Linear's. */
 export class NF4Matrices extends Module implements ComputedWeight {
-  /** The storage. It is not a child, since no linear layer is here to adapt or to save. */
+  /**
+   * The storage. It is not a child, so that adapters and files do not treat it as a linear layer.
+   */
   readonly #packed: NF4Linear;
 
-  /** @internal Zeros for a matrix of `shape`. */
+  /** @internal Creates zeros for a matrix of `shape`. */
   constructor(shape: readonly number[], options: Required<NF4Options>) {
     super();
     this.#packed = new NF4Linear({ ...options, shape, hasGelu: false });
@@ -33,7 +35,7 @@ export class NF4Matrices extends Module implements ComputedWeight {
     yield* Module.fieldsOf(this.#packed);
   }
 
-  /** [experts, out, in], or [experts, in, out] with a limit. */
+  /** The shape [experts, out, in], or [experts, in, out] with a limit. */
   get shape(): readonly number[] {
     return this.#packed.shape;
   }
@@ -60,8 +62,8 @@ export class NF4Matrices extends Module implements ComputedWeight {
 }
 
 /**
- * Experts with frozen 4-bit matrices. Forward and backward each dequantize one matrix of all
- * experts in the dtype of the tokens, for the time of its product.
+ * Experts with frozen 4-bit matrices. For each product, forward and backward dequantize one matrix
+ * of all experts temporarily, in the dtype of the tokens.
  */
 export class NF4Experts extends Module {
   /** Gate and up projections of all experts. */

@@ -155,14 +155,14 @@ function quantizedOf(model: Module): Map<string, NF4Linear> {
 }
 
 /**
- * @internal Returns true for a model without adapters and 4-bit layers: its tensors match its
- * describe().
+ * @internal Returns whether a model has neither adapters nor 4-bit layers, so that its tensors
+ * match its describe().
  */
 export function isPlain(model: Module): boolean {
   return quantizedOf(model).size === 0 && lorasOf(model).size === 0;
 }
 
-/** @internal Throws DS_ARGUMENT for experts in NF4: bitsandbytes has no files of them. */
+/** @internal Throws DS_ARGUMENT for experts in NF4: bitsandbytes has no file format for them. */
 export function requireWholeExperts(op: string, model: Module): void {
   for (const [path, module] of model.namedModules()) {
     if (!(module instanceof NF4Matrices)) continue;
@@ -171,7 +171,9 @@ export function requireWholeExperts(op: string, model: Module): void {
   }
 }
 
-/** @internal Names of bitsandbytes for the parameters; null for values outside the tensors. */
+/**
+ * @internal Returns bitsandbytes' names of the parameters; null for values that are not in tensors.
+ */
 export function quantizedNames(model: Module): Map<string, string | null> {
   const names = new Map<string, string | null>();
   for (const path of quantizedOf(model).keys()) {

@@ -17,7 +17,8 @@ export interface NF4Options {
   /** Weights per scale, an even number. Default: 64. */
   blockSize?: number;
   /**
-   * Stores scales in 8 bits, in blocks of 256: 4.13 bits per weight instead of 4.5. Default: true.
+   * Whether scales are in 8 bits, in blocks of 256: 4.13 bits per weight instead of 4.5. Default:
+   * true.
    */
   doubleQuant?: boolean;
 }
@@ -29,7 +30,7 @@ const NESTED_BLOCK = 256;
 export interface NF4Layout extends PackedLayout {
   /** Weights per scale, an even number. */
   blockSize: number;
-  /** Stores scales in 8 bits. */
+  /** Whether scales are in 8 bits. */
   doubleQuant: boolean;
 }
 
@@ -58,7 +59,7 @@ export class NF4Linear extends PackedLinear {
   readonly absmax: Parameter;
   /** [16] f32: the codebook of weights. */
   readonly quant_map: Parameter;
-  /** The f32 scales of the scales, one for each 256. */
+  /** The f32 scales of the scales, one for each 256 scales. */
   readonly nested_absmax: Parameter | null = null;
   /** [256] f32: the codebook of scales. */
   readonly nested_quant_map: Parameter | null = null;
@@ -69,7 +70,7 @@ export class NF4Linear extends PackedLinear {
   /** Storage layout. */
   readonly #layout: NF4Layout;
 
-  /** The codes are 0 until they are packed or loaded. */
+  /** Creates zero codes, for setValues() or a load. */
   constructor(layout: NF4Layout, bias: Parameter | null = null) {
     super(layout);
     this.#layout = layout;
@@ -87,7 +88,8 @@ export class NF4Linear extends PackedLinear {
   }
 
   /**
-   * @internal Like from(), but with zeros that allocate no memory until read: for counting bytes.
+   * @internal Returns from() with zeros that allocate no memory until they are read, to count
+   * bytes.
    */
   static createUnfilled(layer: Linear, given: NF4Options = {}): NF4Linear {
     const options = readNF4Options('NF4Linear.from', given);

@@ -18,16 +18,16 @@ export interface QuantizeOptions extends NF4Options {
   /** Names or last name components of layers to skip. Default: the head. */
   skipModules?: readonly string[];
   /**
-   * Quantizes the matrices of experts too. Such a model can be trained by adapters, but not saved
-   * as a folder. Default: false.
+   * Whether to quantize the matrices of experts too. Such a model can be trained by adapters, but
+   * not saved as a folder. Default: false.
    */
   experts?: boolean;
 }
 
 /**
- * Stores the weights of all linear layers of `model` in NF4 and freezes them; `skipModules` are
- * left out. Only one layer at a time is materialized. For QLoRA, call addLora() next. Call it
- * before initialize(). Returns the model. Throws DS_ARGUMENT if an engine owns the model, if it has
+ * Stores the weights of all linear layers of `model`, except `skipModules`, in NF4 and freezes
+ * them. Materializes one layer at a time. For QLoRA, call addLora() next. Call it before
+ * initialize(). Returns the model. Throws DS_ARGUMENT if an engine owns the model, if it has
  * adapters, and if no layer is linear. Throws DS_NONFINITE for weights that are not finite. Source:
  * transformers' BitsAndBytesConfig with load_in_4bit.
  */
@@ -61,7 +61,7 @@ function packExperts(
   else throw argumentError('quantize experts', 'a model with experts', 'a model without experts');
 }
 
-/** @internal quantize() without allocating parameters, to count bytes. */
+/** @internal Does quantize() without allocating parameters, to count bytes. */
 export function quantizeUnmade<Model extends Module>(model: Model): Model {
   const pack = (layer: Linear): NF4Linear => NF4Linear.createUnfilled(layer);
   packLinears(model, { op: 'quantize', isLayer: isLinear, skipModules: HEADS, pack });

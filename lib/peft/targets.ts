@@ -18,7 +18,10 @@ import { NF4Experts } from './nf4-experts.js';
  * the equivalent of its other defaults.
  */
 const LATENT = ['q_proj', 'q_b_proj', 'kv_b_proj'];
-/** Modules of state space layers. If a model has no other layers, LoRA adapts the first module. */
+/**
+ * Modules of state space layers. In a model with only such layers, LoRA adapts the first of these
+ * modules.
+ */
 const STATE_SPACE = ['in_proj', 'conv1d'];
 
 /** PEFT's default targets by the model_type of config.json. */
@@ -44,11 +47,11 @@ const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   'xlm-roberta': ['query', 'value'],
 };
 
-/** The default of all other models of Hugging Face with these projections. */
+/** The default targets of all other models of Hugging Face with these projections. */
 const PROJECTIONS = ['q_proj', 'v_proj'];
 
 const SHOWN = 12;
-/** Characters of a name in an error. */
+/** Maximum number of characters of a name in an error. */
 const SHOWN_LENGTH = 100;
 
 /** transformers' name of the first matrix of experts without a gate. */
@@ -102,8 +105,8 @@ function noMatrixError(model: Module, name: string): DsError {
 }
 
 /**
- * Returns the target modules by path. Throws DS_ARGUMENT if no module matches, if one is neither
- * linear nor an embedding, and if the model's family has no default.
+ * Returns the target modules by path. Throws DS_ARGUMENT if no module matches, if a matching module
+ * is neither linear nor an embedding, and if the model's family has no default.
  */
 export function findTargets(model: Module, config: LoraConfig): Map<string, Module> {
   const { targetModules, targetParameters } = config;
@@ -149,11 +152,17 @@ function isWanted(name: string, module: Module, requested: string | readonly str
   return isNamed(name, requested);
 }
 
-/** PEFT checks the layer index only for names that match by their end. */
+/**
+ * Returns whether a name is listed in full. PEFT checks the layer index only for names that match
+ * by their end.
+ */
 const isExactly = (name: string, requested: string | readonly string[]): boolean =>
   typeof requested !== 'string' && requested.includes(name);
 
-/** Modules that are trained whole get no adapter. Entries match any name component here. */
+/**
+ * Returns whether a module is inside a module that is trained whole, and so gets no adapter.
+ * Entries match any name component.
+ */
 const isInside = (name: string, modulesToSave: readonly string[]): boolean =>
   modulesToSave.some((text) => `.${name}.`.includes(`.${text}.`));
 
@@ -167,13 +176,16 @@ function isNamed(name: string, requested: string | readonly string[]): boolean {
   return matchesPath(name, requested);
 }
 
-/** Names and name endings of modules that are trained whole. */
+/** Returns names and name endings of modules that are trained whole. */
 export const wholeModules = ({ modulesToSave, modulesToTie }: LoraConfig): readonly string[] => [
   ...modulesToSave,
   ...modulesToTie,
 ];
 
-/** PEFT compares the ends of path strings: "norm" also matches "input_layernorm". */
+/**
+ * Returns whether a module is trained whole. Compares the ends of path strings as PEFT does: "norm"
+ * also matches "input_layernorm".
+ */
 export const isSavedWhole = (path: string, modulesToSave: readonly string[]): boolean =>
   modulesToSave.some((text) => path.endsWith(text));
 

@@ -1,4 +1,5 @@
-// addWeightedAdapter(): an adapter that combines others. Source: PEFT's add_weighted_adapter.
+// addWeightedAdapter(): adds an adapter that combines other adapters. Source: PEFT's
+// add_weighted_adapter.
 
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -164,7 +165,7 @@ function concatenate(parts: readonly Part[]): Factors {
   ];
 }
 
-/** Writes A [rows, ..] and B [.., rows]; further ranks are 0. */
+/** Writes A [rows, ..] and B [.., rows] into the factors of a layer; the remaining ranks are 0. */
 function fill({ factors }: LoraLayer, [a, b]: Factors): void {
   for (const [i, values] of [a, b].entries()) {
     const parameter: Parameter = required(factors[i]);

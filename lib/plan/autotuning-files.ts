@@ -18,16 +18,16 @@ export interface ModelInfo extends OptimizerFacts {
   /** Tokens of a sample; null if the inputs do not have them. */
   sequence_length: number | null;
   sizes: ModelSizes;
-  /** True if `sizes` includes the activations of blocks. */
+  /** Whether `sizes` includes the activations of blocks. */
   knowsActivations: boolean;
-  /** True with activation checkpointing. */
+  /** Whether blocks have activation checkpointing. */
   checkpointing: boolean;
-  /** True if the device is the CPU. */
+  /** Whether the device is the CPU. */
   isHost: boolean;
   deviceName: string;
   /** The name that the driver of a GPU reports. */
   card: string;
-  room: AvailableMemory;
+  available: AvailableMemory;
   cluster: Cluster;
   mesh: JobMesh;
 }

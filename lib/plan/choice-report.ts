@@ -9,7 +9,7 @@ import type { AvailableMemory, CandidateMemory } from './zero-choice.js';
 
 /** Inputs of the choice. */
 interface ChoiceContext {
-  room: AvailableMemory;
+  available: AvailableMemory;
   isHost: boolean;
   /** Whether the activation memory is known. */
   knowsActivations: boolean;
@@ -18,7 +18,7 @@ interface ChoiceContext {
   rates: Rates;
 }
 
-/** Formats "stage 2, offload_optimizer cpu (ratio 0.5), offload_param none". */
+/** Returns a choice as text: "stage 2, offload_optimizer cpu (ratio 0.5), offload_param none". */
 function formatWay({
   config: { zero_optimization: zero },
 }: CandidateMemory<ResolvedConfig>): string {
@@ -50,7 +50,7 @@ export function formatChoice(
   const batch = knowsActivations
     ? ` with micro-batches of ${setup.microBatch} x ${setup.seq} tokens`
     : ', before activations';
-  const mayGrow = best.host > context.room.host ? ' (a virtual machine may receive more)' : '';
+  const mayGrow = best.host > context.available.host ? ' (a virtual machine may receive more)' : '';
   return `zero_optimization: ${formatWay(best)}${reason}: ${needTexts.join(', ')}${perRank}${mayGrow}${batch}${time}`;
 }
 
@@ -65,26 +65,26 @@ interface MemoryNeed {
 /** Returns the needed and available bytes in each memory that limits the choice. */
 function listNeeds(
   way: CandidateMemory<ResolvedConfig>,
-  { room, isHost, deviceName }: ChoiceContext,
+  { available, isHost, deviceName }: ChoiceContext,
 ): MemoryNeed[] {
   const { memory, device, host, disk } = way;
   const ofDevice = { ...memory.device, margin: device - totalBytes(memory.device) };
   const ofHost = { ...memory.host, margin: host - totalBytes(memory.host) };
   const needs: MemoryNeed[] = [];
-  if (room.device !== null) {
+  if (available.device !== null) {
     const of = `the memory of ${deviceName}`;
-    needs.push({ of, tier: 'device', parts: ofDevice, bytes: device, there: room.device });
+    needs.push({ of, tier: 'device', parts: ofDevice, bytes: device, there: available.device });
   }
   const parts = isHost ? addParts([ofDevice, ofHost]) : ofHost;
   const bytes = isHost ? device + host : host;
-  needs.push({ of: 'host memory', tier: 'host', parts, bytes, there: room.host });
+  needs.push({ of: 'host memory', tier: 'host', parts, bytes, there: available.host });
   if (disk > 0) {
     needs.push({
       of: 'disk',
       tier: 'disk',
       parts: { optimizer: disk },
       bytes: disk,
-      there: room.disk,
+      there: available.disk,
     });
   }
   return needs;
@@ -93,13 +93,19 @@ function listNeeds(
 const FEWER_ACTIVATIONS =
   'Reduce train_micro_batch_size_per_gpu or training.sequenceLength, or set activationCheckpointing: true in the model.';
 
-/** Returns DS_OUT_OF_MEMORY with the shortage of the choice that needs the least memory. */
+/**
+ * Returns the DS_OUT_OF_MEMORY error with the shortage of `leanest`, the choice that needs the
+ * least memory.
+ */
 export function nothingFitsError(
   leanest: CandidateMemory<ResolvedConfig>,
   context: ChoiceContext,
 ): DsError {
-  const { room, ranks, knowsActivations } = context;
-  const needs = listNeeds(leanest, { ...context, room: { ...room, host: room.hostAtMost } });
+  const { available, ranks, knowsActivations } = context;
+  const needs = listNeeds(leanest, {
+    ...context,
+    available: { ...available, host: available.hostAtMost },
+  });
   const exceeded = needs.filter(({ bytes, there }) => bytes > there);
   const hints = [
     ...(knowsActivations && exceeded.some(({ parts }) => (parts.activations ?? 0) > 0)

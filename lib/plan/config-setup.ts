@@ -13,7 +13,7 @@ export interface JobMesh {
   /** Data-parallel ranks, and sequence-parallel ranks within each of them. */
   data: number;
   tokens: number;
-  /** Tensor-parallel ranks that divide the counted layers; 1 if the counts are of a part. */
+  /** Tensor-parallel ranks of each layer; 1 if the counted model is already one rank's part. */
   layers: number;
   stages: number;
 }
@@ -23,11 +23,11 @@ export interface JobFacts {
   optimizer: OptimizerFacts;
   /** Whether the device is the CPU. Default: false. */
   isHost?: boolean;
-  /** Default: one rank. */
+  /** Ranks of the job. Default: one rank. */
   mesh?: JobMesh;
   /** Tokens of a sample. Default: 1. */
   seq?: number;
-  /** Default: false. */
+  /** Whether blocks have activation checkpointing. Default: false. */
   checkpointing?: boolean;
   /** Hardware for predicting a gpu_share of null, which a run would measure. Default: share 0. */
   hardware?: { rates: Rates; cluster: Cluster };
@@ -88,14 +88,16 @@ export function setupOfConfig(config: ResolvedConfig, facts: JobFacts): Setup {
     : setup;
 }
 
-/** Whether checkpoints keep causal attention over `seq` tokens; windows are not counted. */
+/**
+ * Returns whether checkpointed segments keep causal attention over `seq` tokens; ignores windows.
+ */
 function keepsAttention({ activation_checkpointing: section }: ResolvedConfig, seq: number) {
   const { keep_attention: keepAttention, cpu_checkpointing: cpuCheckpointing } = section;
   const keys = keysPerQuery({ T: seq, S: seq }, { window: 0, causal: true });
   return keys >= fewestKeptKeys({ keepAttention, cpuCheckpointing });
 }
 
-/** The dtype of weights, activations and gradients of backward. */
+/** Returns the dtype of weights, activations and gradients. */
 function readPrecision({ fp16, bf16 }: ResolvedConfig): Setup['precision'] {
   if (fp16.enabled) return 'fp16';
   return bf16.enabled ? 'bf16' : 'fp32';
@@ -115,7 +117,7 @@ function speculates(config: ResolvedConfig, { optimizer, isHost }: JobFacts): bo
   return (superOffload ?? able) && !readWeightsOnDisk(config);
 }
 
-/** The weights that a configuration keeps on a disk; null without any. */
+/** Returns the settings of weights on a disk; null if no weights are there. */
 function readWeightsOnDisk({ zero_optimization: zero }: ResolvedConfig): WeightsOnDisk | null {
   const { device, max_in_cpu: inMemory, buffer_count: slots, buffer_size } = zero.offload_param;
   if (zero.stage !== 3 || device !== 'nvme') return null;

@@ -87,7 +87,7 @@ export function estimateMemory(
     precision: requireOneOf(`${op} precision`, values.precision ?? 'bf16', PRECISIONS),
     checkpointing: values.activationCheckpointing ?? model.config.activationCheckpointing === true,
     stateBytes,
-    // Other state is of another optimizer.
+    // Another number of bytes means another optimizer, which may not support split masters.
     canSplit: stateBytes === adamW.stateBytes,
     speculates,
   };

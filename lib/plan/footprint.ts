@@ -45,24 +45,27 @@ export interface Footprint {
   state: Bytes;
   /** Gradients outside the memory of backward. */
   gradients: Bytes;
-  /** Updated weights on their way, upper halves of masters, and offloaded weights on the device. */
+  /** Updated weights in transfer, upper halves of masters, and offloaded weights on the device. */
   weights: Bytes;
   /** Whether the gradient leaves the memory of backward. */
   movesGradients: boolean;
   /** Whether the weight stays on the device although weights are offloaded. */
   keepsWeight: boolean;
-  /** Per element of the largest tile. `windows`: as many as configured, if that is a key. */
+  /** Bytes of open tiles per element of the largest tile. */
   tile: Bytes;
   /** Maximum elements of a tile for any configuration. */
   largestTile: number;
-  /** Bytes over PCIe each way: of an update on the device, and of the weight for each forward. */
+  /**
+   * Bytes over PCIe in each direction: of an update on the device, and of the weight for each
+   * forward.
+   */
   crossing: { state: number; gathered: number };
 }
 
 /**
- * Returns how master weights are stored. `splits`: the optimizer and the weights allow masters in
- * two halves. Speculative weights are one step ahead of the masters, so they cannot be their upper
- * halves. Only the device joins halves.
+ * Returns the strategy for master weights. `splits`: whether the optimizer and the weights support
+ * masters in two halves. Weights of a speculative update are one step ahead of the masters, so they
+ * cannot be the upper halves of masters. Only the device joins halves.
  */
 export function chooseMasters(
   placement: PlacementName,

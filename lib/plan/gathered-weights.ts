@@ -11,7 +11,9 @@ interface Gathers {
    * the maximum over the micro-batches.
    */
   readonly live: readonly number[];
-  /** Of these, elements that wait for their first use at that moment: their gather is in flight. */
+  /**
+   * The part of `live` that waits for its first use at that moment, so its gather may be in flight.
+   */
   readonly inFlight: readonly number[];
   /** Elements gathered per micro-batch. */
   readonly perMicroBatch: number;
@@ -26,7 +28,10 @@ type Units = Pick<ModelSizes, 'root' | 'block' | 'layers'>;
 
 /** Index of the unit with embeddings and head. Block i of the model is unit i + 1. */
 const ROOT = 0;
-/** The first micro-batch starts without gathered weights. All later ones equal the second. */
+/**
+ * Micro-batches to simulate. The first starts without gathered weights; all later micro-batches
+ * equal the second.
+ */
 const DISTINCT_PASSES = 2;
 
 let last: { key: string; gathers: Gathers } | null = null;

@@ -26,11 +26,14 @@ import { footprintIn } from './state-parts.js';
 const FEWEST_ELEMENTS = 2 ** 24;
 /**
  * Fraction of the device memory without weights that may hold gradients, upper halves of masters,
- * and offloaded weights. `always`: they stay for the whole run. `passing`: they live from backward,
- * which frees activations meanwhile, to the update.
+ * and offloaded weights. `always`: if they stay for the whole run. `passing`: if they exist only
+ * between backward, which frees activations, and the update.
  */
 const MEMORY_FRACTION = { always: 0.125, passing: 0.5 } as const;
-/** Part of the keys. Results of other measurement methods are ignored. */
+/**
+ * The name of this measurement in the keys of cached rates, so that rates of other methods are not
+ * used.
+ */
 const METHOD = 'beyond caches';
 
 export interface ShareOptions {
@@ -93,8 +96,9 @@ export function momentsDType({
 }
 
 /**
- * Returns the bytes that stay on the device if it updates all `partitions`; most are gradients.
- * Gradients without separate memory stay where backward writes them: before stage 2 in whole units.
+ * Returns the bytes that stay on the device if it updates all `partitions`; most of them are
+ * gradients. Gradients without memory of their own stay in the memory of backward: before stage 2,
+ * in whole units.
  */
 function countResidentBytes(
   { partitions, setup }: ShareOptions,

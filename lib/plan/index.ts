@@ -30,7 +30,7 @@ export {
 export { createPlannedModel, isGpt2Size, type PlannedAdapters } from './planned-model.js';
 export { H200, hostAdamRate, type Rates, ratesNamed, ratesOf } from './rates.js';
 export { formatPlan, formatPrediction } from './report.js';
-export { type Place, plainSetup, type Setup } from './setup.js';
+export { type MemoryLocation, plainSetup, type Setup } from './setup.js';
 export { chooseStrategies, footprintIn } from './state-parts.js';
 export { type Cluster, predictGpuShare, predictStepTime, type StepTime } from './step-time.js';
 export {

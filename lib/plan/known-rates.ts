@@ -9,7 +9,10 @@ const MAX_HOSTS = 32;
 
 /** Coordinates the ranks of a run to find the rates of their processors. */
 interface RatesSource {
-  /** Whether this is the first rank. Its cached entry counts for all ranks, and only it writes. */
+  /**
+   * Whether this is the first rank. It decides for all ranks whether to measure, and only it writes
+   * the file.
+   */
   isFirst: boolean;
   /** Returns the value of the first rank. Every rank calls it once. */
   broadcast: (isCached: boolean) => boolean;
@@ -20,7 +23,7 @@ interface RatesSource {
 
 /**
  * Returns cached rates, or measures them on all ranks at the same time and caches them. Returns
- * null if the first rank has cached rates and this one does not.
+ * null if only the first rank has cached rates: then no rank measures.
  */
 export function loadOrMeasureRates(key: string, source: RatesSource): ProcessorRates | null {
   const { isFirst, broadcast, measure, file } = source;

@@ -41,7 +41,7 @@ export interface DeviceBytes {
 export interface HostBytes {
   /** Master weights and optimizer state. */
   optimizer: number;
-  /** Transfer buffers of gradients and weights, and weights that live in host memory. */
+  /** Transfer buffers of gradients and weights, and weights in host memory. */
   buffers: number;
   /** Baseline memory of a process. */
   processes: number;
@@ -61,7 +61,7 @@ export interface Memory {
 export const totalBytes = (parts: DeviceBytes | HostBytes): number =>
   Object.values(parts).reduce((sum: number, bytes: number) => sum + bytes, 0);
 
-/** Node, the addon and the GPU context, measured with an empty model. */
+/** Host bytes of a process: Node, the addon and the GPU context, measured with an empty model. */
 const PROCESS = 0.5 * 2 ** 30;
 
 /** Returns the sum of `of` over the parameters of all parts. */
@@ -90,8 +90,8 @@ function countHeadElements(sizes: ModelSizes, setup: Setup): number {
   const isLarge = exceedsKeptLogits([rows, columns], elementBytes(setup), trained.hasHead);
   const isChunked = setup.checkpointing || isLarge;
   const liveRows = isChunked ? Math.min(rows, chunkRowsFor(columns, rows)) : rows;
-  // For a frozen head, the gradient of its input is computed per chunk in the forward; for a
-  // trained one with many rows, that of its weight too.
+  // The forward computes the gradient of the head's input per chunk if the head is frozen, and also
+  // the gradient of its weight if the head is trained and has many rows.
   const isWeightEarly =
     trained.hasHead && isEarlyWeight([rows, columns], setup.precision === 'fp16' ? 'f16' : 'f32');
   const isInputEarly = isWeightEarly || !trained.hasHead;
@@ -123,7 +123,8 @@ function countBucketElements(block: number, { optimizer, reduceBucket, overlap }
 
 /**
  * Returns the gradient elements after the backward of the head and of `done` blocks. `away`: the
- * fraction that leaves the memory of backward. `units`: of these, blocks in transfer to the host.
+ * fraction of gradients that leaves the memory of backward. `units`: the number of blocks whose
+ * gradients are in transfer to the host.
  */
 function countGradients(
   sizes: ModelSizes,
@@ -160,16 +161,18 @@ function countWeights(sizes: ModelSizes, setup: Setup, done: number): number {
   return resident + secondary + required(simulateGathers(sizes, setup).live[done]);
 }
 
-/** Activations that checkpointing keeps per segment of blocks. Without it, a segment is a block. */
+/**
+ * Activations that a rank keeps per segment of blocks. Without checkpointing, a segment is a block.
+ */
 interface Segments {
   /** Segments of the blocks of a rank, and blocks of the largest one. */
   count: number;
   length: number;
-  /** Bytes that each keeps for backward. */
+  /** Bytes that each segment keeps for backward. */
   bytes: number;
   /** Bytes of kept results of attention, of one block and of the largest segment; 0 without. */
   attention: { block: number; segment: number };
-  /** How many of them are on the device at a time, at most. */
+  /** Maximum number of segments with these bytes on the device at a time. */
   onDevice: number;
 }
 
@@ -258,7 +261,10 @@ function predictMoments(sizes: ModelSizes, setup: Setup): BackwardMoment[] {
       messages: countMessageBytes(sizes, setup, done),
     };
   };
-  /** The gradient of the block is complete, and its activations are gone. */
+  /**
+   * Returns the moment after a block's backward: its gradient is complete, and its activations are
+   * freed.
+   */
   const momentAtEnd = (done: number): BackwardMoment => {
     const { activations, ...rest } = momentDuring(done);
     const gradients = countGradients(sizes, setup, { away, done, units: RUNNING_COPIES + 1 });
@@ -303,7 +309,7 @@ export function predictMemory(modelSizes: ModelSizes, setup: Setup): Memory {
   const ofWeight = meanBytes(sizes.weights, setup);
   const all = sizes.trained.count * updatedShare(setup);
   const ofGradient = all === 0 ? 0 : sumOver(parts, (_, { gradient }) => gradient) / all;
-  /** State, gradients and weights on their way, and open tiles. */
+  /** Returns the bytes of gradients and weights in transfer, and of open tiles. */
   const passing = (place: 'device' | 'host'): number =>
     parts.reduce(
       (sum, { count, tile, footprint: { gradients, weights, tile: open } }) =>
@@ -335,7 +341,7 @@ export function predictMemory(modelSizes: ModelSizes, setup: Setup): Memory {
   };
 }
 
-/** Bytes by purpose, in the words of errors. */
+/** Bytes by purpose. Errors contain the names. */
 export type Parts = Readonly<Record<string, number>>;
 
 /** Bytes that a rank needs for any batch. If the device is the CPU, it has the bytes of both. */

@@ -22,7 +22,10 @@ export interface Elements {
 interface AdapterSizes {
   /** Elements per token of the widest layer: its f32 values and their gradient. */
   perToken: number;
-  /** The same in bf16, where most f32 factors are split instead. */
+  /**
+   * `perToken` of a model in bf16, where most layers split their f32 factors instead of converting
+   * x.
+   */
   perTokenInBf16: number;
   /** Twice the elements of the largest weight with DoRA magnitudes. */
   lengths: number;
@@ -46,7 +49,7 @@ interface PackedSizes {
 export interface ModelSizes {
   /** All parameters, each counted once. */
   parameters: number;
-  /** Parameters of experts that a token does not use. */
+  /** Parameters of the experts that one token does not use. */
   idle: number;
   /** Parameters of the embeddings and the head. */
   root: number;
@@ -56,13 +59,15 @@ export interface ModelSizes {
   weights: Elements;
   /** Parameters with gradients and optimizer state. With adapters, these are only the adapters. */
   trained: Elements & {
-    /** Outside the blocks, and in the largest block. */
+    /** Trained parameters outside the blocks, and in the largest block. */
     root: number;
     block: number;
-    /** True if the head is trained. */
+    /** Whether the head is trained. */
     hasHead: boolean;
   };
-  /** Elements of the largest packed weight, which its product unpacks; 0 without packed weights. */
+  /**
+   * Elements of the largest packed weight, which its product dequantizes; 0 without packed weights.
+   */
   unpacked: number;
   /** All packed weights. */
   packed: PackedSizes;

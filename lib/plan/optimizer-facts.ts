@@ -39,13 +39,16 @@ export function factsOf(optimizer: Optimizer): OptimizerFacts {
   };
 }
 
-/** Returns one parameter without memory, for optimizers that a plan only asks for facts. */
+/** Returns one parameter without memory, for an optimizer that only reports its facts. */
 const placeholders = (): Parameter[] => [new Parameter([64], () => {})];
 
 export const adamWFacts = (bf16States: boolean): OptimizerFacts =>
   factsOf(new AdamW(placeholders(), { fp32OptimizerStates: !bf16States }));
 
-/** Returns the facts of a configured optimizer. Throws DS_ARGUMENT for one of whole parameters. */
+/**
+ * Returns the facts of a configured optimizer. Throws DS_ARGUMENT for an optimizer of whole
+ * parameters.
+ */
 export function configuredFacts({ optimizer, bf16 }: ResolvedConfig): OptimizerFacts {
   const type = optimizer?.type ?? 'AdamW';
   if (type === 'Adam' || type === 'AdamW') return adamWFacts(bf16.bf16_optimizer_states);

@@ -7,12 +7,12 @@ import type { Setup } from './setup.js';
  * stream: the inputs and outputs of the two norms. Source: Korthikanti et al. 2022.
  */
 const REPLICATED_WIDTHS = 4;
-/** Widths of temporaries of the backward: a gradient of the stream and one in transfer. */
+/** Temporaries of the backward, in widths: a gradient of the stream, and a gradient in transfer. */
 const REPLICATED_IN_BACKWARD = 2;
 
 /**
- * Returns the sizes of the largest rank: embedding, head and the most blocks. All weights of a
- * block count as sharded: norms and replicated biases are below a thousandth.
+ * Returns the sizes of the largest rank, as if it had the embedding, the head and the most blocks.
+ * All weights of a block count as sharded: norms and replicated biases are below a thousandth.
  */
 export function sizesOfRank(sizes: ModelSizes, { tensor, stages }: Setup): ModelSizes {
   if (tensor === 1 && stages === 1) return sizes;

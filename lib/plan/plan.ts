@@ -33,7 +33,7 @@ export interface PlanRequest {
   /** Upper limits of tensor-parallel ranks and pipeline stages. */
   max: { tensor: number; stages: number };
   rates: Rates;
-  /** How the GPU was chosen, a sentence for reports. */
+  /** A sentence for reports that explains the choice of the GPU. */
   note?: string;
   /** bf16.bf16_optimizer_states: AdamW's moments are bf16. */
   bf16States: boolean;
@@ -71,7 +71,7 @@ export const addMargins = ({ device, host, disk }: Memory, isHost = false) => ({
   disk,
 });
 
-/** Candidates within this fraction of the fastest count as equally fast. */
+/** Candidates with at least this fraction of the highest speed count as equally fast. */
 export const EQUAL_SPEED = 0.98;
 
 /** Returns the pairs of tensor and pipeline sizes that divide the number of ranks. */

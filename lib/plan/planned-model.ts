@@ -9,18 +9,19 @@ export interface PlannedAdapters {
   r: number;
   /** Names of the layers with adapters, or "all-linear"; null: PEFT's default for the family. */
   targetModules: string | readonly string[] | null;
-  /** True if the base layers are quantized to 4 bits (QLoRA). */
+  /** Whether the base layers are quantized to 4 bits (QLoRA). */
   isQuantized: boolean;
 }
 
 const GPT2_SIZE = /^(gpt2-)?(tiny|\d+M|\d+B)$/;
 
-/** Returns true for a size such as "124M", which is no folder. */
+/** Returns whether `name` is a size such as "124M", not a folder. */
 export const isGpt2Size = (name: string): boolean => GPT2_SIZE.test(name);
 
 /**
  * Creates a model without allocated parameters. `name` is a GPT-2 size ("124M", "1558M", "10B") or
- * a folder with a config.json. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO.
+ * a folder with a config.json. Throws DS_ARGUMENT for another name, DS_CHECKPOINT or DS_IO for a
+ * folder that it cannot read.
  */
 export function createPlannedModel(
   name: string,

@@ -9,7 +9,10 @@ import { copyAll } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import { allocateFilled, allocatePinned } from '../zero/state/memory.js';
 
-/** Rates of a rank's two processors, while both work and other ranks of the host measure too. */
+/**
+ * Rates of a rank's two processors, the CPU and the GPU, while both work and other ranks of the
+ * host measure too.
+ */
 export interface ProcessorRates {
   /** Parameters per second that CPU threads update by Adam. */
   host: number;
@@ -17,14 +20,17 @@ export interface ProcessorRates {
   link: number;
 }
 
-/** Elements per pass, enough to make the start negligible. */
+/**
+ * Number of elements per pass. It is so large that the start of a pass takes no noticeable time.
+ */
 const ELEMENTS = 2 ** 24;
 /**
- * Number of places that passes rotate over: 1.8 GB in total, because a server's last-level cache
- * may have half a GiB. Cached memory is a third faster than the state of a real step.
+ * Number of working sets that passes use in turn. They have 1.8 GB in total, more than the
+ * last-level cache of a server (half a GiB): cached memory is a third faster than the state of a
+ * real step.
  */
-const PLACES = 4;
-/** About a tenth of a second on a host with a large GPU. */
+const WORKING_SETS = 4;
+/** Number of passes: they take about a tenth of a second on a host with a large GPU. */
 const PASSES = 20;
 
 /** Settings of the measurement. */
@@ -46,8 +52,9 @@ interface Crossing {
 }
 
 /**
- * Fraction of the threads' update time in which state can stream. Streaming starts after the step
- * decision or the gradient of its unit, and forward waits for its end. Threads have neither limit.
+ * Fraction of the threads' update time in which state can be transferred. Transfers start after the
+ * step decision or the gradient of their unit, and the forward waits for their end. Threads have
+ * neither limit.
  */
 const STREAMING = 0.75;
 
@@ -65,8 +72,8 @@ export function balancedShare(
   return Math.max(0, Math.min(1, share));
 }
 
-/** Host memory that passes of threads and tile copies rotate over. */
-interface Place {
+/** Host memory of one pass: passes of threads and tile copies use the working sets in turn. */
+interface WorkingSet {
   /** Master and moments for threads. */
   readonly state: readonly Tensor[];
   /** bf16 gradients: of the committed step, and of the next step. */
@@ -83,7 +90,7 @@ export function measureRates(
   device: Device,
   { elements = ELEMENTS, passes = PASSES, moments = 'f32' }: Partial<RateSettings> = {},
 ): ProcessorRates {
-  const allocatePlace = (): Place => {
+  const allocateWorkingSet = (): WorkingSet => {
     const allocate = (dtype: DType): Tensor => allocatePinned(device, [elements], dtype);
     return {
       state: [allocate('f32'), allocate(moments), allocate(moments)],
@@ -91,18 +98,25 @@ export function measureRates(
       passing: [allocate('f32'), allocate('f32'), allocate('f32')],
     };
   };
-  const places = Array.from({ length: PLACES }, allocatePlace);
-  const placeAt = (pass: number): Place => required(places[pass % PLACES]);
+  const workingSets = Array.from({ length: WORKING_SETS }, allocateWorkingSet);
+  const workingSetAt = (pass: number): WorkingSet => required(workingSets[pass % WORKING_SETS]);
   const control = allocateFilled(device, [4], 'f32', 1);
-  const window = placeAt(0).passing.map(() => held(() => Tensor.empty([elements], 'f32', device)));
+  const window = workingSetAt(0).passing.map(() =>
+    held(() => Tensor.empty([elements], 'f32', device)),
+  );
   device.compute.synchronize();
   const [host, ...copies] = timePasses(device, passes, [
-    (stream, pass) => updateOnHost(placeAt(pass), control, stream),
-    (stream, pass) => copyEach(window, placeAt(pass).passing, stream),
-    // Copies back go to another place than the next upload reads, which a cache would hold.
-    (stream, pass) => copyEach(placeAt(pass + PLACES / 2).passing, window, stream),
+    (stream, pass) => updateOnHost(workingSetAt(pass), control, stream),
+    (stream, pass) => copyEach(window, workingSetAt(pass).passing, stream),
+    // Copies back use another working set than the next upload, which would otherwise read from a
+    // cache.
+    (stream, pass) => copyEach(workingSetAt(pass + WORKING_SETS / 2).passing, window, stream),
   ]);
-  const memory = places.flatMap(({ state, gradients, passing }) => [state, gradients, passing]);
+  const memory = workingSets.flatMap(({ state, gradients, passing }) => [
+    state,
+    gradients,
+    passing,
+  ]);
   for (const tensor of [...memory.flat(), control, ...window]) tensor.release();
   const firstEnd = Math.min(...[host, ...copies].map((times) => required(times?.at(-1))));
   const rate = (times: readonly number[] = []): number => passRate(times, firstEnd);
@@ -136,7 +150,7 @@ function timePasses(
   };
   // First runs are slower.
   for (const { work, stream } of runs) {
-    for (let pass = 0; pass < PLACES; ++pass) work(stream, pass);
+    for (let pass = 0; pass < WORKING_SETS; ++pass) work(stream, pass);
   }
   synchronize();
   const start = new Event(device, true).record(device.compute);
@@ -158,7 +172,7 @@ function copyEach(to: readonly Tensor[], from: readonly Tensor[], stream: Stream
 }
 
 /** Runs the pass with the most bytes: it commits a step and speculates the next. */
-function updateOnHost({ state, gradients }: Place, control: Tensor, stream: Stream): void {
+function updateOnHost({ state, gradients }: WorkingSet, control: Tensor, stream: Stream): void {
   const [master, m, v] = state;
   const [previous, next] = gradients;
   const rule = {

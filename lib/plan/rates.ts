@@ -14,13 +14,13 @@ interface AttentionRate {
 export interface Rates {
   /** Name of the hardware. */
   name: string;
-  /** Whether they were measured. Others are estimates from published figures. */
+  /** Whether the rates were measured. Otherwise they are estimates from published figures. */
   isMeasured: boolean;
   /** 16-bit matrix products under sustained load. */
   matmul: number;
   /** f32 matrix products, without TF32. */
   matmul32: number;
-  /** Products inside attention, by rising head dim: an entry holds up to the next one. */
+  /** Products inside attention, by rising head dim. An entry applies up to the next entry. */
   attention: readonly AttentionRate[];
   /** Device memory, reads plus writes. */
   deviceMemory: number;
@@ -66,8 +66,9 @@ export const H200: Rates = {
 const PUBLISHED = required(GPUS.find(({ key }) => key === 'h200'));
 
 /**
- * Returns the rates of a GPU: measured ones, or its published figures times the fractions that the
- * H200 reaches of its own. Rates of the host stay. Without NVLink, GPUs exchange data over PCIe.
+ * Returns the rates of a GPU: the measured rates of the H200, or published figures times the
+ * fractions that an H200 reaches of its own published figures. The rates of the host are the
+ * H200's. Without NVLink, GPUs exchange data over PCIe.
  */
 export function ratesOf(gpu: Gpu): Rates {
   if (gpu.key === PUBLISHED.key) return H200;

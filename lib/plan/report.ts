@@ -14,7 +14,10 @@ import { hostAdamRate } from './rates.js';
 
 const SHOWN = 12;
 
-/** "stage 2, optimizer on the host (ratio 0.5), checkpointing, micro-batch 4 x 2". */
+/**
+ * Returns a setup as text: "stage 2, optimizer on the host (ratio 0.5), checkpointing, micro-batch
+ * 4 x 2".
+ */
 function formatSetup({ setup }: Candidate): string {
   const { tensor, stages } = setup;
   const { stage, optimizer, weights, ratio, checkpointing, microBatch, accumulation } = setup;
@@ -91,7 +94,7 @@ function describeAdapters({ trained, weights, packed }: ModelSizes): string {
   return `, including ${(trained.count / 1e6).toFixed(2)}e6 of trained adapters in f32, ${frozen}`;
 }
 
-/** Returns "0.124e9", or all digits of a small number. */
+/** Returns a count as text: "0.124e9", or all digits of a small number. */
 const formatCount = (count: number): string =>
   count < 1e7 ? count.toLocaleString('en') : `${(count / 1e9).toFixed(3)}e9`;
 

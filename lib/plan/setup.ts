@@ -1,7 +1,7 @@
 // Declares the training setup of a plan: the values of ds_config.json that affect memory and time.
 
 /** Location of optimizer state or weights. */
-export type Place = 'device' | 'cpu' | 'nvme';
+export type MemoryLocation = 'device' | 'cpu' | 'nvme';
 
 /** Dtypes of weights, gradients and activations, by their names in configurations. */
 export const PRECISIONS = ['bf16', 'fp16', 'fp32'] as const;
@@ -19,9 +19,9 @@ export interface Setup {
   /** Pipeline stages, one per rank. */
   stages: number;
   /** Location of master weights and optimizer state. */
-  optimizer: Place;
+  optimizer: MemoryLocation;
   /** Location of unused weights; "cpu" only with stage 3. */
-  weights: Exclude<Place, 'nvme'>;
+  weights: Exclude<MemoryLocation, 'nvme'>;
   /** offload_optimizer.ratio: the fraction of the state at `optimizer`. */
   ratio: number;
   /** offload_optimizer.gpu_share: the fraction of offloaded state that the device updates. */
@@ -46,7 +46,7 @@ export interface Setup {
   checkpointing: boolean;
   /** activation_checkpointing.number_checkpoints: segments of blocks; null: a segment a block. */
   segments: number | null;
-  /** activation_checkpointing.cpu_checkpointing: inputs of segments wait in host memory. */
+  /** activation_checkpointing.cpu_checkpointing: inputs of segments are kept in host memory. */
   hostCheckpoints: boolean;
   /** activation_checkpointing.keep_attention: segments keep the results of attention too. */
   keepsAttention: boolean;

@@ -13,7 +13,7 @@ import { setupOfConfig } from './config-setup.js';
 import { type MinimumBytes, type Parts, predictMinimum } from './memory.js';
 import { countSizes } from './model-sizes.js';
 import { factsOf } from './optimizer-facts.js';
-import { countReturnedBytes, deviceLimit, groupBy } from './room.js';
+import { countReturnedBytes, deviceLimit, groupBy } from './rank-memory.js';
 
 /** MinimumBytes, with the bytes on disks by folder. */
 type MemoryNeeds = Omit<MinimumBytes, 'disk'> & { disk: Parts };
@@ -28,17 +28,18 @@ export interface MemoryClaim {
   /** The disk of each folder, with its free bytes. */
   disks: Readonly<Record<string, Disk>>;
   /**
-   * Host memory with speculative updates, if the configuration allows both; `needs` is then that of
-   * updates after the step decision.
+   * Host memory with speculative updates, if the configuration permits updates with and without
+   * speculation; null otherwise. `needs` is then without speculation.
    */
   speculated: Parts | null;
 }
 
 /** A memory with too few bytes. */
 export interface Shortage {
-  /** For example "host memory for 2 ranks"; `there` is the available amount. */
+  /** Name of the memory, such as "host memory for 2 ranks". */
   of: string;
   parts: Parts;
+  /** The available amount as text. */
   there: string;
   /** Selects the settings in the hint. */
   tier: 'device' | 'host' | 'disk';
@@ -56,8 +57,8 @@ export interface CountInputs {
 }
 
 /**
- * Returns the needs, and the host memory with speculative updates: see Claim. The latter uses the
- * configured gpu_share, because the device stores the gradients of its share.
+ * Returns the needs, and the host memory with speculative updates: see MemoryClaim. Speculation
+ * uses the configured gpu_share, because the device stores the gradients of its share.
  */
 export function countNeeds(
   { module, config, optimizer, shards }: CountInputs,
@@ -98,8 +99,8 @@ function minimumParts(all: readonly Parts[]): Parts {
 }
 
 /**
- * Returns the shortage of host memory for speculation, if the configuration leaves it open. Returns
- * null if memory suffices or the host may receive more.
+ * Returns the shortage of host memory for speculation. Returns null if the configuration decides
+ * about speculation, if memory suffices, or if the host may receive more.
  */
 export function findSpeculationShortage(claims: readonly MemoryClaim[]): Shortage | null {
   if (!claims.every(({ speculated }) => speculated !== null)) return null;
@@ -207,7 +208,7 @@ export function shortageError(shortages: readonly Shortage[], config: ResolvedCo
   });
 }
 
-/** Formats "17.4 GiB of host memory (weights 2.9 GiB + ...)". */
+/** Returns needs as text: "17.4 GiB of host memory (weights 2.9 GiB + ...)". */
 export function formatNeeds(of: string, parts: Parts): string {
   const list = Object.entries(parts).filter(([, bytes]) => bytes > 0);
   const terms = list.map(([name, bytes]) => `${name} ${byteText(bytes)}`);

@@ -24,7 +24,7 @@ export interface StatePart {
   footprint: Footprint;
 }
 
-/** Bytes of an element in the engine's compute dtype. */
+/** Returns the bytes of an element in the engine's compute dtype. */
 export const elementBytes = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
 
 /**
@@ -35,14 +35,16 @@ export function meanBytes({ count, inFixedDtype }: Elements, setup: Setup): numb
   return ((count - inFixedDtype.count) * elementBytes(setup) + inFixedDtype.bytes) / count;
 }
 
-/** Fraction of the trained parameters that a rank updates. */
+/** Returns the fraction of the trained parameters that a rank updates. */
 export const updatedShare = ({ stage, ranks }: Setup): number => (stage === 0 ? 1 : 1 / ranks);
 
-/** Elements of the largest unit on a rank. */
+/** Returns the elements of the largest unit on a rank. */
 export const largestUnit = ({ root, block }: { root: number; block: number }, setup: Setup) =>
   Math.max(root, block) * updatedShare(setup);
 
-/** Elements of the largest part of a unit, in equal parts of at most `size`. */
+/**
+ * Returns the elements of each part of a unit that is divided into equal parts of at most `size`.
+ */
 export const largestPart = (unit: number, size: number): number =>
   unit / Math.max(1, Math.ceil(unit / size));
 
@@ -71,7 +73,7 @@ export function chooseStrategies(placement: PlacementName, setup: Setup): StateC
   };
 }
 
-/** Returns the footprint of a parameter. Default: one in the engine's dtype. */
+/** Returns the footprint of a parameter. Default: of a parameter in the engine's dtype. */
 export function footprintIn(
   placement: PlacementName,
   setup: Setup,
@@ -82,7 +84,10 @@ export function footprintIn(
   return computeFootprint(dtypeChoice, bytes, setup.slots);
 }
 
-/** Returns fractions of the state by placement. `slack`: the part that may be on either side. */
+/**
+ * Returns fractions of the state by placement. `slack`: the fraction that may be on the device or
+ * on the host.
+ */
 function divideState(
   { optimizer, ratio, gpuShare }: Setup,
   slack: number,
@@ -95,8 +100,8 @@ function divideState(
 }
 
 /**
- * Returns the parts of a rank's state. `slack`: the fraction of the parameters that may be on
- * either side of offload_optimizer.ratio, because whole units are divided.
+ * Returns the parts of a rank's state. `slack`: the fraction of the parameters that may be on the
+ * device or on the host, because offload_optimizer.ratio divides whole units.
  */
 export function statePartsOf({ trained }: ModelSizes, setup: Setup, slack = 0): StatePart[] {
   const { count, inFixedDtype } = trained;

@@ -48,7 +48,7 @@ const ADAM_ON_HOST = 30;
  */
 const ADAM_AFTERWARDS = 28;
 const UNDISTURBED = 1.3;
-/** Bytes of an update that two moments in bf16 save: each is read and written. */
+/** Bytes of an update that two moments in bf16 save, because an update reads and writes both. */
 const SAVED_BY_BF16 = 8;
 /**
  * Bytes of an update per parameter; `f32` is the value with f32 moments. The conversion of bf16
@@ -135,7 +135,10 @@ export function countRanksOfMachine(
   return Math.min(ranks * copies * tensor * stages, cluster.devicesPerNode);
 }
 
-/** Returns the bytes per second of a rank's collectives across machines, or within the only one. */
+/**
+ * Returns the bytes per second of a rank's collectives: across machines, or within a single
+ * machine.
+ */
 function slowestLink(setup: Setup, rates: Rates, cluster: Cluster): number {
   const ofRank = cluster.nodeLink / countRanksOfMachine(setup, cluster);
   return cluster.nodes > 1 ? Math.min(rates.link, ofRank) : rates.link;
@@ -197,8 +200,8 @@ function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, cluster: Cl
 }
 
 /**
- * Returns the fraction of offloaded state that makes device and host finish at the same time. It is
- * rounded to two decimals, as in a run.
+ * Returns the fraction of offloaded state with which device and host finish at the same time,
+ * rounded to two decimals as in a run.
  */
 export function predictGpuShare(setup: Setup, rates: Rates, cluster: Cluster): number {
   const ranksHere = countRanksOfMachine(setup, cluster);
@@ -210,7 +213,7 @@ export function predictGpuShare(setup: Setup, rates: Rates, cluster: Cluster): n
   return Math.round(100 * share) / 100;
 }
 
-/** Seconds of one update of a rank's part. */
+/** Seconds of an update of one rank's part of the state. */
 interface UpdateTime {
   /** State on the device. */
   onDevice: number;
@@ -248,7 +251,7 @@ export function predictStepTime(
   const sizes = sizesOfRank(modelSizes, setup);
   const isAlone = setup.ranks * setup.tensor * setup.stages === 1;
   const contention = isAlone ? 1 : CONTENTION;
-  // Pipeline stages idle during the first and last micro-batches of other stages.
+  // Pipeline stages wait during the first and last micro-batches of other stages.
   const micros = setup.accumulation + setup.stages - 1;
   const compute = contention * micros * computeTime(sizes, setup, rates);
   const micro = compute / micros;

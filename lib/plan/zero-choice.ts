@@ -4,7 +4,7 @@ import { type Memory, predictMemory } from './memory.js';
 import type { ModelSizes } from './model-sizes.js';
 import { addMargins, EQUAL_SPEED } from './plan.js';
 import type { Rates } from './rates.js';
-import type { Place, Setup } from './setup.js';
+import type { MemoryLocation, Setup } from './setup.js';
 import { type Cluster, predictStepTime } from './step-time.js';
 
 /** A candidate configuration and its setup. */
@@ -18,7 +18,7 @@ export interface AvailableMemory {
   /** Device memory; null if only host memory limits the device. */
   device: number | null;
   host: number;
-  /** Upper limit beyond the free host memory, since a virtual machine may grow. */
+  /** Upper limit of `host`, because a virtual machine may receive more memory. */
   hostAtMost: number;
   /** Space on the configured disk. */
   disk: number;
@@ -27,13 +27,13 @@ export interface AvailableMemory {
 /** Inputs of the selection. */
 export interface SelectionInputs {
   sizes: ModelSizes;
-  /** True if `sizes` includes the activations of blocks. */
+  /** Whether `sizes` includes the activations of blocks. */
   knowsActivations: boolean;
-  /** True if the device is the CPU, which shares host memory. */
+  /** Whether the device is the CPU, which shares host memory. */
   isHost: boolean;
   cluster: Cluster;
   rates: Rates;
-  room: AvailableMemory;
+  available: AvailableMemory;
 }
 
 /** A candidate with its predicted bytes, including the margins of a plan. */
@@ -49,31 +49,32 @@ export interface CandidateMemory<Config> extends CandidateSetup<Config> {
 /** Fraction of device memory for weights, gradients and state if activations are unknown. */
 const SHARE_WITHOUT_ACTIVATIONS = 0.5;
 
-const DISTANCE: Record<Place, number> = { device: 0, cpu: 1, nvme: 2 };
+const DISTANCE: Record<MemoryLocation, number> = { device: 0, cpu: 1, nvme: 2 };
 
 /**
- * Returns the best candidate (or null) and the one with the smallest memory use.
+ * Returns the best candidate (or null), and the candidate that uses the least memory.
  *
  *   1. A candidate fits if it leaves the margins of `ds plan`. With unknown activations, it may
  *      use half of the device.
- *   2. The fastest fitting candidate wins. Among equally fast ones, it offloads least, then shards
- *      least.
+ *   2. The best candidate is the fastest that fits; of equally fast candidates, the one that
+ *      offloads least, then shards least.
  *   3. Without a time prediction, only offload and sharding count.
- *   4. If no candidate fits with margins, the smallest one is taken if it fits without them.
+ *   4. If no candidate fits with margins, the best candidate is the smallest, if it fits without
+ *      margins.
  */
 export function chooseSetup<Config>(
   ways: readonly CandidateSetup<Config>[],
-  weights: SelectionInputs,
+  inputs: SelectionInputs,
 ): { best: CandidateMemory<Config> | null; leanest: CandidateMemory<Config> } {
-  const { room, knowsActivations } = weights;
-  const candidates = weights.isHost ? dropCpuOffload(ways) : ways;
-  const predicted = candidates.toSorted(compareOffload).map((way) => predictSetup(way, weights));
+  const { available, knowsActivations } = inputs;
+  const candidates = inputs.isHost ? dropCpuOffload(ways) : ways;
+  const predicted = candidates.toSorted(compareOffload).map((way) => predictSetup(way, inputs));
   const share = knowsActivations ? 1 : SHARE_WITHOUT_ACTIVATIONS;
-  const fitting = predicted.filter((item) => usedShare(item, weights, room.host, share) <= 1);
+  const fitting = predicted.filter((item) => usedShare(item, inputs, available.host, share) <= 1);
   const fastest = Math.min(...fitting.map(({ step }) => step ?? 0));
   const best = fitting.find(({ step }) => EQUAL_SPEED * (step ?? 0) <= fastest);
   const usedShareOf = (item: CandidateMemory<Config>): number =>
-    usedShare(item, weights, room.hostAtMost);
+    usedShare(item, inputs, available.hostAtMost);
   const leanest = predicted.reduce((min, item) =>
     usedShareOf(item) < usedShareOf(min) ? item : min,
   );
@@ -108,9 +109,9 @@ function compareOffload(
 /** Returns a candidate with its predicted memory, and its time if the prediction is possible. */
 export function predictSetup<Config>(
   way: CandidateSetup<Config>,
-  weights: SelectionInputs,
+  inputs: SelectionInputs,
 ): CandidateMemory<Config> {
-  const { sizes, knowsActivations, isHost, cluster, rates } = weights;
+  const { sizes, knowsActivations, isHost, cluster, rates } = inputs;
   const memory = predictMemory(sizes, way.setup);
   const isPredicted = knowsActivations && !isHost;
   return {
@@ -127,11 +128,11 @@ export function predictSetup<Config>(
  */
 export function usedShare(
   { device, host, disk }: CandidateMemory<unknown>,
-  { room, isHost }: SelectionInputs,
+  { available, isHost }: SelectionInputs,
   hostLimit: number,
   share = 1,
 ): number {
   const ofHost = isHost ? device / share + host : host;
-  const ofDevice = room.device === null ? 0 : device / share / room.device;
-  return Math.max(ofDevice, ofHost / hostLimit, disk > room.disk ? Infinity : 0);
+  const ofDevice = available.device === null ? 0 : device / share / available.device;
+  return Math.max(ofDevice, ofHost / hostLimit, disk > available.disk ? Infinity : 0);
 }

@@ -26,7 +26,7 @@ export const infoOf = (ranks: number, memory: number): ModelInfo => ({
   stateBytes: 8,
   canSplit: true,
   canSpeculate: true,
-  room: { device: memory, host: 512 * GIB, hostAtMost: 512 * GIB, disk: 0 },
+  available: { device: memory, host: 512 * GIB, hostAtMost: 512 * GIB, disk: 0 },
   cluster: { nodes: 1, devicesPerNode: ranks, coresPerNode: 16, nodeLink: 50e9 },
   mesh: { data: ranks, tokens: 1, layers: 1, stages: 1 },
 });

@@ -3,7 +3,11 @@
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
 import { countedRanges } from '../../lib/engine/step/step-control.js';
 import { assignColumns, assignStageColumns } from '../../lib/engine/step/step-rows.js';
-import { findAvailableMemory, measureRankMemory, type RankMemory } from '../../lib/plan/room.js';
+import {
+  findAvailableMemory,
+  measureRankMemory,
+  type RankMemory,
+} from '../../lib/plan/rank-memory.js';
 import { formatNeeds } from '../../lib/plan/shortages.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { noGrad, Tensor } from '../../lib/tensor/index.js';

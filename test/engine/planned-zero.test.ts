@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { plannedConfigs, resolveConfig } from '../../lib/config/index.js';
 import { chooseConfig, chooseUpdates, measureModel } from '../../lib/engine/setup/memory.js';
 import { type DsConfig, initialize, nn, optim, seed, Trainer } from '../../lib/index.js';
-import { findAvailableMemory, type RankMemory } from '../../lib/plan/room.js';
+import { findAvailableMemory, type RankMemory } from '../../lib/plan/rank-memory.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { hostLimits } from '../../lib/runtime/host-limits.js';
 import { stateBits, tinyConfig, tinyModel, trainTiny, weightBits } from '../e2e/tiny-training.js';

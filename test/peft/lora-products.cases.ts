@@ -47,7 +47,7 @@ function besideHooks(device: Device, isPacked: boolean): void {
   });
   const watched = run();
   remove();
-  assert.ok(largest(seen, layer.besideOf(x).toArray()) < 1e-5);
+  assert.ok(largest(seen, layer.updateFor(x).toArray()) < 1e-5);
   for (const [i, values] of plain.entries()) {
     const top = Math.max(...values.map(Math.abs));
     assert.ok(largest(values, watched[i] as number[]) < 1e-5 * top, `values ${i}`);

@@ -46,7 +46,7 @@ const ROOM = { device: 139 * GIB, host: 128 * GIB, hostAtMost: 128 * GIB, disk: 
 function choose(ranks: number, room: Partial<typeof ROOM>, more: Partial<SelectionInputs> = {}) {
   const rooms = { ...ROOM, hostAtMost: room.host ?? ROOM.hostAtMost, ...room };
   const common = { sizes, knowsActivations: true, isHost: false, rates: H200 };
-  return chooseSetup(ways(ranks), { ...common, cluster: at(ranks), room: rooms, ...more });
+  return chooseSetup(ways(ranks), { ...common, cluster: at(ranks), available: rooms, ...more });
 }
 
 const chooseConfig = (...values: Parameters<typeof choose>) => choose(...values).best?.config;

@@ -24,7 +24,7 @@ import {
   usedShare,
   writeResult,
 } from '../../plan/index.js';
-import { describeCluster, findAvailableMemory, measureRankMemory } from '../../plan/room.js';
+import { describeCluster, findAvailableMemory, measureRankMemory } from '../../plan/rank-memory.js';
 import {
   type CountInputs,
   findShortages,
@@ -173,14 +173,14 @@ async function chooseAmong(
   const candidates = configs.map((config): CandidateSetup<ResolvedConfig> => {
     return { config, setup: setupOfConfig(config, facts) };
   });
-  const room = findAvailableMemory(rankMemories);
+  const available = findAvailableMemory(rankMemories);
   const sizes = sizesInTraining(decisions.optimizer, model.sizes);
   const { knowsActivations } = model;
-  const weights = { sizes, knowsActivations, isHost, cluster, rates, room };
+  const weights = { sizes, knowsActivations, isHost, cluster, rates, available };
   const { deviceName } = ownMemory;
-  const context = { room, isHost, knowsActivations, deviceName, ranks: job.worldSize, rates };
+  const context = { available, isHost, knowsActivations, deviceName, ranks: job.worldSize, rates };
   const first = predictSetup(required(candidates[0]), weights);
-  const firstFits = usedShare(first, weights, room.host) <= 1;
+  const firstFits = usedShare(first, weights, available.host) <= 1;
   return { ...chooseSetup(candidates, weights), firstFits, context };
 }
 
@@ -259,7 +259,7 @@ export async function describeModel(
     isHost: device.kind === 'cpu',
     deviceName: device.name,
     card: ownMemory.card,
-    room: findAvailableMemory(rankMemories),
+    available: findAvailableMemory(rankMemories),
     cluster: describeCluster(rankMemories),
     mesh: jobMesh(job, isCut),
   };

@@ -19,10 +19,10 @@ export interface RankMemory {
   deviceName: string;
   /** The name that the driver of a GPU reports. */
   card: string;
-  /** Bytes of the host for all its ranks: free now, and the possible maximum. */
+  /** Bytes of the host for all its ranks: the free bytes, and the possible maximum. */
   host: number;
   hostAtMost: number;
-  /** Bytes of the model on this rank that are freed when it moves. */
+  /** Bytes of this process that become free for the run: see countReturnedBytes(). */
   returned: number;
   disk: number;
 }
@@ -94,7 +94,7 @@ export function describeCluster(rankMemories: readonly RankMemory[]): Cluster {
   };
 }
 
-/** Returns the available bytes of the poorest rank. Ranks of a host divide its free memory. */
+/** Returns the smallest available bytes of all ranks. Ranks of a host divide its free memory. */
 export function findAvailableMemory(rankMemories: readonly RankMemory[]): AvailableMemory {
   const machines = groupBy(rankMemories, ({ machine }) => machine);
   const min = (of: (here: RankMemory[]) => number): number => Math.min(...machines.map(of));
