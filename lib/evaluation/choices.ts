@@ -75,9 +75,9 @@ export async function evaluateChoices(
   const parts = await prepareEvaluation(op, model, options, LANGUAGE_MODELS);
   requireBos(op, addBos, parts.tokenizer);
   const questions = await readQuestions(op, options);
-  const requests = questions.flatMap(({ context, choices, place }) =>
+  const requests = questions.flatMap(({ context, choices, location }) =>
     choices.map((choice) =>
-      encodeRequest(parts, { context, continuation: `${delimiter}${choice}`, addBos, place }),
+      encodeRequest(parts, { context, continuation: `${delimiter}${choice}`, addBos, location }),
     ),
   );
   const likelihoods = await computeLikelihoods(parts, requests, onProgress);
@@ -107,7 +107,7 @@ export async function evaluateChoices(
   };
 }
 
-/** Counts code points, as Python counts characters. */
+/** Returns the number of code points, which are Python's characters. */
 const countCharacters = (text: string): number => [...text].length;
 
 /** Returns the index of the first largest value; NaN is never the largest. */
@@ -137,11 +137,14 @@ interface Question {
   choices: readonly string[];
   /** Indices of the correct choices. */
   correct: readonly number[];
-  /** File and line. */
-  place: string;
+  /** The file and the line of the question, for errors. */
+  location: string;
 }
 
-/** Returns all questions of the files. Throws DS_DATA with file and line, DS_ARGUMENT. */
+/**
+ * Returns all questions of the files. Throws DS_ARGUMENT if no file matches, DS_DATA with file and
+ * line for invalid rows.
+ */
 async function readQuestions(op: string, { files, columns }: ChoiceOptions): Promise<Question[]> {
   const paths = findFiles(`${op} files`, files);
   const renamed = readColumns(`${op} columns`, columns);
@@ -154,14 +157,14 @@ async function readQuestions(op: string, { files, columns }: ChoiceOptions): Pro
 }
 
 function parseQuestion({ row, location: formatLocation }: LocatedRow): Question {
-  const place = formatLocation();
+  const location = formatLocation();
   const { context = row.prompt, choices, answer } = row;
   if (typeof context !== 'string') {
-    throw dataError(place, 'a string "context" or "prompt"', formatValue(context));
+    throw dataError(location, 'a string "context" or "prompt"', formatValue(context));
   }
   const isText = (value: unknown): boolean => typeof value === 'string' && value !== '';
   if (!Array.isArray(choices) || choices.length < 2 || !choices.every(isText)) {
-    throw dataError(place, '"choices", a list of two strings or more', formatValue(choices));
+    throw dataError(location, '"choices", a list of two strings or more', formatValue(choices));
   }
   const answers = Array.isArray(answer) ? answer : [answer];
   const correct = answers.map((answer) =>
@@ -171,7 +174,7 @@ function parseQuestion({ row, location: formatLocation }: LocatedRow): Question 
     typeof value === 'number' && Number.isInteger(value) && value >= 0 && value < choices.length;
   if (correct.length === 0 || !correct.every(isChoice)) {
     const expected = `"answer", a number from 0 to ${choices.length - 1} or the text of a choice`;
-    throw dataError(place, expected, formatValue(answer));
+    throw dataError(location, expected, formatValue(answer));
   }
-  return { context, choices, correct: correct as number[], place };
+  return { context, choices, correct: correct as number[], location };
 }

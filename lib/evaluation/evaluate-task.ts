@@ -34,7 +34,7 @@ export interface TaskEvaluation {
 }
 
 const DEFAULT_LENGTH = 512;
-/** Fewest tokens of a row: two special tokens and one of the text. */
+/** Minimum length of a row: two special tokens and one token of the text. */
 const SHORTEST = 3;
 
 /** Kinds of labels by problem type. */
@@ -119,7 +119,7 @@ function taskModelName(model: unknown): string {
   return model instanceof CausalLM ? `${name}; evaluate() takes language models` : name;
 }
 
-/** The names and the kind of labels of the model's head. */
+/** Returns the names and the kind of labels of the model's head. */
 function labelsOf({ task, labels, problemType }: TaskModel): Partial<LabelledOptions> {
   if (!hasLabels(task)) return {};
   const problem = problemType ?? (labels.length === 1 ? 'regression' : null);
@@ -127,8 +127,8 @@ function labelsOf({ task, labels, problemType }: TaskModel): Partial<LabelledOpt
 }
 
 /**
- * Gives a decoder the padding token that a Trainer gives it, to find last tokens. Returns a
- * function that restores the model.
+ * Sets the padding token of a decoder, by which it finds the last token of a row, as a Trainer
+ * does. Returns a function that restores the model.
  */
 function setPadding(
   model: TaskModel,

@@ -7,6 +7,7 @@ import { LossReport } from '../tensor/index.js';
 import { collateSamples, TextDataset, type TextOptions, targetsOf } from '../text/index.js';
 import {
   type EvaluatedOptions,
+  type EvaluationSetup,
   groupByAngles,
   LANGUAGE_MODELS,
   prepareEvaluation,
@@ -76,11 +77,40 @@ export async function evaluate(model: CausalLM, given: EvaluationOptions): Promi
       String(length),
     );
   }
-  const { tokenizer, device } = evaluated;
+  const { tokenizer } = evaluated;
   const data = await TextDataset.open({ ...textOptions, length, packing, tokenizer });
+  const sums = await sumLosses(evaluated, data, packing, onProgress);
+  const loss = sums.loss / sums.counted;
+  const { rows = 0, cutRows = 0 } = data.report ?? {};
+  return {
+    loss,
+    perplexity: Math.exp(loss),
+    accuracy: sums.correct / sums.counted,
+    tokens: sums.counted,
+    samples: data.length,
+    rows,
+    cutRows,
+  };
+}
+
+/** The sum of the losses of counted tokens, their number, and the number with the largest logit. */
+interface LossSums {
+  loss: number;
+  counted: number;
+  correct: number;
+}
+
+/** Runs the model on all samples of `data`. `isPacked`: a sample may have several documents. */
+async function sumLosses(
+  evaluated: EvaluationSetup,
+  data: TextDataset,
+  isPacked: boolean,
+  onProgress: EvaluatedOptions['onProgress'],
+): Promise<LossSums> {
+  const { model, tokenizer, device } = evaluated;
   const collate = collateSamples(tokenizer.padId ?? tokenizer.eosId ?? 0);
   const report = new LossReport(device);
-  const sums = { loss: 0, counted: 0, correct: 0 };
+  const sums: LossSums = { loss: 0, counted: 0, correct: 0 };
   try {
     await runBatches(
       evaluated,
@@ -90,7 +120,7 @@ export async function evaluate(model: CausalLM, given: EvaluationOptions): Promi
           const { ids, labels, documents, positions } = collate([...samples], device);
           report.reset();
           // A single document needs no mask: attention is causal, and padding is on the right.
-          const inputs = { ...(packing && { documents, positions }), loss: { report } };
+          const inputs = { ...(isPacked && { documents, positions }), loss: { report } };
           const loss = model.tokenLoss(ids, targetsOf(labels), inputs).item();
           const { counted, correct } = report.read();
           if (counted > 0) sums.loss += loss * counted;
@@ -103,15 +133,5 @@ export async function evaluate(model: CausalLM, given: EvaluationOptions): Promi
   } finally {
     report.dispose();
   }
-  const loss = sums.loss / sums.counted;
-  const { rows = 0, cutRows = 0 } = data.report ?? {};
-  return {
-    loss,
-    perplexity: Math.exp(loss),
-    accuracy: sums.correct / sums.counted,
-    tokens: sums.counted,
-    samples: data.length,
-    rows,
-    cutRows,
-  };
+  return sums;
 }

@@ -1,4 +1,4 @@
-// Prepares the model and the tokenizer of an evaluation, and runs batches in evaluation mode.
+// Checks the model and the tokenizer of an evaluation, and runs batches in evaluation mode.
 
 import { distributed } from '../comm/index.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
@@ -86,8 +86,8 @@ async function openTokenizer(
   if (tokenizer !== undefined && typeof tokenizer !== 'string') {
     throw valueError(`${op} tokenizer`, 'a Tokenizer, or the folder of one', tokenizer);
   }
-  const place = tokenizer ?? sourceFolderOf(model);
-  const folder = place && (await findOrPullFolder(op, place, { need: 'tokenizer' }));
+  const source = tokenizer ?? sourceFolderOf(model);
+  const folder = source && (await findOrPullFolder(op, source, { need: 'tokenizer' }));
   if (folder && (tokenizer !== undefined || hasTokenizer(folder)))
     return Tokenizer.fromPretrained(folder);
   const got = folder ? `${folder} without ${TOKENIZER_FILE}` : 'a model without a folder';

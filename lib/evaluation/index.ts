@@ -1,4 +1,4 @@
-// Public API of lib/evaluation: loss, metrics and log-likelihoods of models on files of rows.
+// The API of lib/evaluation: loss, metrics and log-likelihoods of models on files of rows.
 export {
   type Answer,
   type ChoiceEvaluation,

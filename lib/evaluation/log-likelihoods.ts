@@ -57,7 +57,7 @@ export async function logLikelihoods(
     throw valueError(`${op} pairs`, 'a list of [context, continuation]', pairs);
   }
   const requests = pairs.map(([context, continuation], i) =>
-    encodeRequest(parts, { context, continuation, addBos, place: `${op} pair ${i}` }),
+    encodeRequest(parts, { context, continuation, addBos, location: `${op} pair ${i}` }),
   );
   return computeLikelihoods(parts, requests, onProgress);
 }
@@ -89,25 +89,25 @@ interface Pair {
   context: string;
   continuation: string;
   addBos: boolean;
-  place: string;
+  location: string;
 }
 
 /**
- * Encodes a pair of texts. Throws DS_DATA if the continuation has no token, or more than the model
- * takes.
+ * Encodes a pair of texts. Throws DS_DATA if the continuation has no token, or more tokens than the
+ * model accepts.
  */
 export function encodeRequest(
   { model, tokenizer }: EvaluationSetup,
   pair: Pair,
 ): LikelihoodRequest {
-  const { place } = pair;
+  const { location } = pair;
   const { before, targets } = encodePair(tokenizer, pair);
   const { length } = targets;
   if (length === 0)
-    throw dataError(place, 'a continuation of at least one token', 'an empty continuation');
+    throw dataError(location, 'a continuation of at least one token', 'an empty continuation');
   if (length > model.maxSeq) {
     const expected = `a continuation of at most ${model.maxSeq} tokens, the maximum of the model`;
-    throw dataError(place, expected, `${length} tokens`);
+    throw dataError(location, expected, `${length} tokens`);
   }
   const tokens = [...before, ...targets];
   const lastTokens = tokens.slice(-(model.maxSeq + 1));
@@ -120,7 +120,7 @@ export function encodeRequest(
 
 function encodePair(
   tokenizer: Tokenizer,
-  { context, continuation, addBos, place }: Pair,
+  { context, continuation, addBos, location }: Pair,
 ): { before: number[]; targets: number[] } {
   const encode = (text: string): number[] => [
     ...tokenizer.encode(text, { addSpecialTokens: false }),
@@ -130,7 +130,7 @@ function encodePair(
     const start = tokenizer.bosId ?? tokenizer.eosId;
     if (start === null) {
       const got = 'no context, and a tokenizer without BOS and EOS tokens';
-      throw dataError(place, 'a context', got);
+      throw dataError(location, 'a context', got);
     }
     return { before: [start], targets: encode(continuation) };
   }

@@ -33,14 +33,14 @@ interface OpenedForEvaluation<Model> {
  * for two adapters.
  */
 export async function openForEvaluation(
-  place: string,
+  location: string,
   options: OpenForEvaluationOptions = {},
 ): Promise<OpenedForEvaluation<CausalLM>> {
   const open = async (base: string, adapter: string | undefined, weights: WeightOptions) => {
     const model = await fromPretrained(base, weights);
     return adapter === undefined ? model : loadAdapter(model, adapter);
   };
-  return openModel(place, options, open);
+  return openModel(location, options, open);
 }
 
 /**
@@ -48,7 +48,7 @@ export async function openForEvaluation(
  * Rejects as openForEvaluation() does.
  */
 export async function openTaskForEvaluation(
-  place: string,
+  location: string,
   task: HeadTask,
   options: OpenForEvaluationOptions = {},
 ): Promise<OpenedForEvaluation<TaskModel>> {
@@ -56,17 +56,17 @@ export async function openTaskForEvaluation(
     adapter === undefined
       ? fromPretrained(base, { ...weights, task })
       : fromAdapter(base, adapter, task, weights);
-  return openModel(place, options, open);
+  return openModel(location, options, open);
 }
 
 type WeightOptions = { dtype?: DType };
 
 async function openModel<Model extends Module>(
-  place: string,
+  location: string,
   { device = 'auto', dtype, adapter }: OpenForEvaluationOptions,
   open: (base: string, adapter: string | undefined, weights: WeightOptions) => Promise<Model>,
 ): Promise<OpenedForEvaluation<Model>> {
-  const dir = await findOrPullFolder('eval', place, { need: 'model' });
+  const dir = await findOrPullFolder('eval', location, { need: 'model' });
   const adapterInfo = adapterFolder(dir);
   if (adapterInfo && adapter !== undefined) throw twoAdaptersError(adapterInfo);
   const base = adapterInfo ? await findBaseFolder(adapterInfo) : dir;

@@ -1,5 +1,6 @@
-// Locks a blob, so that one process of a machine downloads it while others wait. Python takes the
-// same lock (flock). The kernel releases it when its owner ends, also by a signal.
+// Locks a blob, so that one process of a machine downloads it while other processes wait. Python's
+// huggingface_hub takes the same lock (flock). The kernel releases a lock when its owner ends, also
+// by a signal.
 import { close, fstat, open } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
@@ -11,16 +12,17 @@ import { DsError } from '../errors.js';
 import { lockFile } from '../runtime/file.js';
 
 /**
- * Pause between two attempts, and the time without progress of the owner after which a wait fails.
+ * Milliseconds between two attempts, and milliseconds without progress of the owner after which a
+ * wait fails.
  */
-const [PAUSE_MS, PATIENCE_MS] = [100, 600_000];
+const [PAUSE_MS, STALL_MS] = [100, 600_000];
 
 /** Options of a wait for another owner. */
 interface WaitOptions {
   readonly signal: AbortSignal;
   /** Returns a number that changes while the owner makes progress. */
   progress(): Promise<number>;
-  /** Called once, at the second failed attempt. */
+  /** Called once, when the first two attempts have failed. */
   onWait(): void;
 }
 
@@ -42,7 +44,7 @@ export async function takeLock(path: string, waiting: WaitOptions): Promise<Rele
     const progress = await waiting.progress();
     if (progress !== lastProgress) progressAt = performance.now();
     lastProgress = progress;
-    if (performance.now() - progressAt > PATIENCE_MS) throw stuckLockError(path);
+    if (performance.now() - progressAt > STALL_MS) throw stuckLockError(path);
     await delay(PAUSE_MS, undefined, { signal: waiting.signal });
   }
 }
@@ -82,7 +84,7 @@ function stuckLockError(path: string): DsError {
     code: 'DS_HUB',
     op: path,
     expected: 'progress of the process that owns this lock',
-    got: `no new byte for ${PATIENCE_MS / 60_000} minutes`,
+    got: `no new byte for ${STALL_MS / 60_000} minutes`,
     hint: 'End that process: `fuser` prints its number. Its bytes are kept.',
   });
 }

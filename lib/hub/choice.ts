@@ -13,7 +13,7 @@ import { toPrintable } from './names.js';
 /** The sets of files that pull() fetches. */
 export const FILE_SETS = ['model', 'tokenizer', 'config', 'adapter'] as const;
 
-/** What to fetch. In a repository without a model, "model" means the adapter. */
+/** A set of files to fetch. In a repository without a model, "model" means the adapter. */
 export type FileSet = (typeof FILE_SETS)[number];
 
 const CONFIG = 'config.json';
@@ -21,7 +21,7 @@ const [SINGLE_FILE, INDEX] = ['model.safetensors', 'model.safetensors.index.json
 const ADAPTER = ['adapter_config.json', 'adapter_model.safetensors'] as const;
 const TOKENIZER = 'tokenizer.json';
 /** Files that a tokenizer reads if they exist. */
-const BESIDE_TOKENIZER = [
+const TOKENIZER_EXTRAS = [
   'tokenizer_config.json',
   'special_tokens_map.json',
   'chat_template.jinja',
@@ -34,17 +34,17 @@ const INDEX_BYTES = 64 * 2 ** 20;
 /** Extensions of formats that run code when Python reads them. They are never fetched. */
 const PICKLE = /\.(bin|pt|pth|ckpt|pkl|pickle|joblib|dill|msgpack|h5|npy|npz)$/i;
 
-/** Files that must exist, and files to fetch if they exist. */
+/** Small files of a set: files that must exist, and files to fetch if they exist. */
 interface FileRules {
   readonly required: readonly string[];
   readonly optional: readonly string[];
 }
 
 const SMALL_FILES: Readonly<Record<FileSet, FileRules>> = {
-  model: { required: [CONFIG], optional: [GENERATION, TOKENIZER, ...BESIDE_TOKENIZER] },
-  tokenizer: { required: [TOKENIZER], optional: BESIDE_TOKENIZER },
+  model: { required: [CONFIG], optional: [GENERATION, TOKENIZER, ...TOKENIZER_EXTRAS] },
+  tokenizer: { required: [TOKENIZER], optional: TOKENIZER_EXTRAS },
   config: { required: [CONFIG], optional: [] },
-  adapter: { required: ADAPTER, optional: [TOKENIZER, ...BESIDE_TOKENIZER] },
+  adapter: { required: ADAPTER, optional: [TOKENIZER, ...TOKENIZER_EXTRAS] },
 };
 
 /** The files of a repository to fetch. */
@@ -82,7 +82,10 @@ export function chooseFiles(name: string, need: FileSet, listed: readonly Listed
   };
 }
 
-/** Returns "adapter" for the need of a model if the folder has an adapter and no model. */
+/**
+ * Returns "adapter" if a model is needed but the folder has an adapter and no model; otherwise
+ * `need`.
+ */
 function chooseFileSet(need: FileSet, has: (path: string) => boolean): FileSet {
   const isAdapter = need === 'model' && has(ADAPTER[0]) && !has(SINGLE_FILE) && !has(INDEX);
   return isAdapter ? 'adapter' : need;

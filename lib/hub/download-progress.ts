@@ -39,7 +39,7 @@ export class DownloadProgress {
 
   constructor(
     private readonly name: string,
-    /** Null to print nothing. */
+    /** The output; null to print nothing. */
     private readonly stream: ProgressStream | null,
     private readonly now: () => number = () => performance.now(),
   ) {}
@@ -49,7 +49,7 @@ export class DownloadProgress {
     this.total += bytes;
   }
 
-  /** Counts bytes that need no download. */
+  /** Counts bytes that are already in the cache. */
   addCached(bytes: number): void {
     this.done += bytes;
   }

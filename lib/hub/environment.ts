@@ -19,7 +19,7 @@ export interface HubSettings {
   readonly offline: boolean;
   /** Whether to print progress to stderr. */
   readonly progress: boolean;
-  /** Milliseconds without a byte until a request counts as failed. */
+  /** Milliseconds without a byte after which a request fails. */
   readonly stallMs: number;
   /** Milliseconds before the first retry; each further pause is twice as long. */
   readonly backoffMs: number;
@@ -110,7 +110,7 @@ function readToken(env: Variables, home: string): Pick<HubSettings, 'token' | 't
 }
 
 /**
- * Returns the token. Throws DS_ARGUMENT for an invalid one; the message does not contain the token.
+ * Returns the token. Throws DS_ARGUMENT for an invalid token; the message does not contain it.
  */
 function requireToken(op: string, token: string): string {
   if (token.length <= TOKEN_LENGTH && /^[\x21-\x7e]+$/.test(token)) return token;

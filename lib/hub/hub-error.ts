@@ -21,7 +21,7 @@ interface Refusal {
   readonly host: string;
 }
 
-/** Errors of unreachableError() and of a busy hub. */
+/** The errors of an unreachable or busy hub: see isTemporary(). */
 const temporaryErrors = new WeakSet<DsError>();
 
 /** Returns whether the caller may use its cached copy after this error. */
@@ -82,7 +82,7 @@ function missingModelError(error: BuildError, _name: string, settings: HubSettin
   return error(expected, `Check the spelling. ${accessHint}`);
 }
 
-/** Returns the error of a connection that failed or stalled. */
+/** Returns the error for a connection that failed or stalled. */
 export function unreachableError(name: string, settings: HubSettings, got: string): DsError {
   const { endpoint } = settings;
   const isFolder = existsSync(name);

@@ -212,8 +212,8 @@ async function listBlobs(model: CachedModel, folder: string): Promise<Set<string
   for (const path of await listFiles(folder)) {
     const target = await readlink(path).catch(() => null);
     if (target === null) continue;
-    const place = join(dirname(path), target);
-    if (dirname(place) === dirname(model.blobPath('x'))) blobs.add(basename(place));
+    const targetPath = join(dirname(path), target);
+    if (dirname(targetPath) === dirname(model.blobPath('x'))) blobs.add(basename(targetPath));
   }
   return blobs;
 }

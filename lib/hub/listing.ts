@@ -22,13 +22,16 @@ interface Listing {
   readonly folders: readonly string[];
 }
 
-/** The used functions of @huggingface/hub; its own types need the DOM library. */
+/**
+ * The functions of @huggingface/hub that this file calls. The package's own types need the DOM
+ * library.
+ */
 interface Client {
   modelInfo(params: object): Promise<{ sha?: unknown }>;
   listFiles(params: object): AsyncIterable<unknown>;
 }
 
-/** Maximum bytes of one answer, and maximum entries of a listing. */
+/** Maximum number of bytes of an answer, and of entries of a listing. */
 const [ANSWER_BYTES, MAX_ENTRIES] = [16 * 2 ** 20, 50_000];
 /** Maximum number of attempts for a listing, fewer than for a file. */
 const ATTEMPTS = 3;
@@ -133,14 +136,14 @@ function createAccess(call: HubCall): { hubUrl: string; fetch: typeof fetch } {
   };
 }
 
-/** Checks an answer: the client iterates a listing without a check. */
+/** Throws DS_HUB unless an answer is JSON of the expected form: the client does not check it. */
 function requireJson({ model: { name } }: HubCall, { pathname }: URL, text: string): void {
   const isListing = pathname.includes('/tree/');
   try {
     const value: unknown = JSON.parse(text);
     if (isListing ? Array.isArray(value) : isObject(value)) return;
   } catch {
-    // The error below shows the text.
+    // Not JSON: the error below shows the text.
   }
   const expected = isListing ? 'a list of files in JSON' : 'an object in JSON';
   throw badAnswerError(name, expected, toPrintable(text.slice(0, 200)));

@@ -1,5 +1,5 @@
-// Finds the folder of a model by its name. An existing path takes precedence, and only ORG/NAME or
-// NAME is looked up on the hub.
+// Finds the folder of a model by a path or a name on the hub (ORG/NAME or NAME). An existing path
+// takes precedence.
 
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -22,16 +22,16 @@ interface LocalFolderOptions {
 }
 
 /**
- * Returns `place` if it is a path. Otherwise downloads the model and resolves with its folder in
+ * Returns `location` if it is a path. Otherwise downloads the model and resolves with its folder in
  * the cache. Rejects with DS_ARGUMENT for a revision of a path, and as pull() does.
  */
 export async function findOrPullFolder(
   op: string,
-  place: string,
+  location: string,
   { need, revision }: LocalFolderOptions,
 ): Promise<string> {
-  if (isPath(op, place, revision)) return place;
-  return pullWith(readHubSettings(), place, { files: need, revision });
+  if (isPath(op, location, revision)) return location;
+  return pullWith(readHubSettings(), location, { files: need, revision });
 }
 
 /**
@@ -40,12 +40,12 @@ export async function findOrPullFolder(
  */
 export function findCachedFolder(
   op: string,
-  place: string,
+  location: string,
   { need, revision }: LocalFolderOptions,
 ): string {
-  if (isPath(op, place, revision)) return place;
+  if (isPath(op, location, revision)) return location;
   const { cache } = readHubSettings();
-  const model = new CachedModel(cache, place);
+  const model = new CachedModel(cache, location);
   const commit = model.readCommit(revision ?? 'main');
   if (commit !== null && listMissingFiles(model, commit, need).length === 0) {
     return model.snapshotFolder(commit);
@@ -55,22 +55,22 @@ export function findCachedFolder(
     code: 'DS_HUB',
     op,
     expected: `a folder, or a model in the cache ${cache}`,
-    got: JSON.stringify(place),
-    hint: `It is synchronous and downloads nothing: call await hub.pull(${JSON.stringify(place)}${options}) first.`,
+    got: JSON.stringify(location),
+    hint: `It is synchronous and downloads nothing: call await hub.pull(${JSON.stringify(location)}${options}) first.`,
   });
 }
 
 /**
- * Returns whether `place` is a path. Throws DS_ARGUMENT for an invalid revision, and for the
+ * Returns whether `location` is a path. Throws DS_ARGUMENT for an invalid revision, and for the
  * revision of a path.
  */
-function isPath(op: string, place: string, revision: string | undefined): boolean {
+function isPath(op: string, location: string, revision: string | undefined): boolean {
   if (revision !== undefined) requireRevision(`${op} revision`, revision);
-  if (isRemote(place)) return false;
+  if (isRemote(location)) return false;
   if (revision === undefined) return true;
   throw argumentError(
     `${op} revision`,
     'no revision for a path, which has only one',
-    `${JSON.stringify(revision)} of ${JSON.stringify(place)}`,
+    `${JSON.stringify(revision)} of ${JSON.stringify(location)}`,
   );
 }

@@ -7,7 +7,7 @@ import { required } from '../runtime/required.js';
 
 /** Pattern of a part of a name. Source: the rules of the Hugging Face hub. */
 const NAME_PART = /^\w(?:[\w.-]{0,94}\w)?$/;
-/** First parts that make a text a path, not a name. */
+/** Texts with one of these first parts are paths, not names. */
 const PATH_FOLDERS = new Set(['models', 'datasets', 'spaces', 'model', 'dataset', 'space']);
 const COMMIT = /^[0-9a-f]{40}$/;
 /** Maximum lengths of a revision, of a file's path, and of a part of the path. */

@@ -17,7 +17,8 @@ interface Layout {
 }
 
 /**
- * Bytes between two entries of the journal: the maximum loss of a segment if the process is killed.
+ * Number of bytes between two entries of the journal. If the process is killed, a segment loses at
+ * most so many bytes.
  */
 const ENTRY_BYTES = 4 * 2 ** 20;
 /** Maximum size of a journal; a larger file is not a journal. */
@@ -39,8 +40,9 @@ export class PartialFile {
   ) {}
 
   /**
-   * Opens or creates the partial file `path` of `bytes` bytes. `pythonPath` is Python's partial
-   * file: its bytes have arrived in order, so it becomes the start of this file.
+   * Opens or creates the partial file `path` of `bytes` bytes. `pythonPath` is the partial file of
+   * Python's huggingface_hub. Its bytes have arrived in order, so they become the start of this
+   * file.
    */
   static async open(
     path: string,
@@ -86,8 +88,8 @@ export class PartialFile {
   async append(segment: Segment, chunk: Uint8Array): Promise<void> {
     let at = 0;
     while (at < chunk.length) {
-      const place = segment.from + segment.done;
-      const { bytesWritten } = await this.file.write(chunk, at, chunk.length - at, place);
+      const position = segment.from + segment.done;
+      const { bytesWritten } = await this.file.write(chunk, at, chunk.length - at, position);
       at += bytesWritten;
       segment.done += bytesWritten;
     }
@@ -118,8 +120,8 @@ export class PartialFile {
   }
 
   /**
-   * Discards all arrived bytes. With `whole`, the file becomes one segment that no process can
-   * resume, because the server does not support ranges.
+   * Discards all arrived bytes. With `whole`, the file becomes one segment. No process can resume
+   * it, because the server does not support ranges.
    */
   async restart(bytes: number, { whole }: { whole: boolean }): Promise<void> {
     const [first] = this.segments;

@@ -41,13 +41,15 @@ export interface PullOptions {
    * Patterns of files to fetch instead of a set: "*" and "?" as in a shell. "*" also matches "/".
    */
   include?: string | readonly string[];
-  /** Prints progress to stderr. Default: true, unless HF_HUB_DISABLE_PROGRESS_BARS is set. */
+  /**
+   * Whether to print progress to stderr. Default: true, unless HF_HUB_DISABLE_PROGRESS_BARS is set.
+   */
   progress?: boolean;
   /** Stops the download; a later call resumes it. */
   signal?: AbortSignal;
 }
 
-/** Maximum numbers of connections, and of files in transfer. */
+/** Maximum number of connections, and of files that are downloaded at the same time. */
 const [CONNECTIONS, FILES] = [8, 4];
 const MAIN = 'main';
 
@@ -103,8 +105,8 @@ export async function pullWith(
 }
 
 /**
- * Returns the cached folder if no request is needed: the commit is given and complete, or requests
- * are disabled.
+ * Returns the cached folder if no request is needed: `revision` is a commit that the cache has
+ * completely, or requests are disabled. Returns null otherwise.
  */
 function findCachedModel(
   model: CachedModel,

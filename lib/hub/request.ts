@@ -30,7 +30,7 @@ export interface Answer {
   readChunks(): AsyncGenerator<Uint8Array>;
 }
 
-/** Status codes of a file, a range of it, and an invalid range. */
+/** Status codes of a whole file, a range, and an invalid range. */
 const ANSWERS = [200, 206, 416];
 const REDIRECTS = [301, 302, 303, 307, 308];
 const MAX_REDIRECTS = 8;
@@ -165,7 +165,7 @@ async function* readChunks(body: BodySource): AsyncGenerator<Uint8Array> {
       if (done) return;
       timer.refresh();
       yield value;
-      timer.refresh(); // The time of the consumer must not count as a stall.
+      timer.refresh(); // The time in which the consumer uses a chunk must not count as a stall.
     }
   } finally {
     stop();
@@ -194,7 +194,7 @@ function requirePlain({ model: { name } }: HubCall, response: Response, url: URL
   );
 }
 
-/** Returns a body of at most `limit` bytes as text. Throws DS_HUB for a longer one. */
+/** Returns a body of at most `limit` bytes as text. Throws DS_HUB for a longer body. */
 export async function readText(call: HubCall, answer: Answer, limit: number): Promise<string> {
   const parts: Uint8Array[] = [];
   let bytes = 0;
@@ -227,7 +227,7 @@ async function readErrorText(call: HubCall, answer: Answer): Promise<string> {
     const value: unknown = JSON.parse(await readText(call, answer, ERROR_BYTES));
     return isObject(value) && typeof value.error === 'string' ? value.error : '';
   } catch {
-    return ''; // The status suffices.
+    return ''; // The error then has only the status.
   }
 }
 

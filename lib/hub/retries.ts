@@ -3,8 +3,8 @@ import { setTimeout as delay } from 'node:timers/promises';
 
 import type { DsError } from '../errors.js';
 
-/** Maximum Retry-After that a call waits for, in milliseconds. */
-const PATIENCE_MS = 300_000;
+/** Maximum Retry-After of a server that a call accepts, in milliseconds. */
+const MAX_WAIT_MS = 300_000;
 /** Maximum number of retries of one file or answer, with or without progress. */
 const MAX_RETRIES = 200;
 
@@ -32,7 +32,7 @@ export class Retries {
     private readonly maxConsecutive = 5,
   ) {}
 
-  /** Resets the consecutive failures, because the last attempt has brought bytes. */
+  /** Resets the consecutive failures, because the last attempt has received bytes. */
   noteProgress(): void {
     this.consecutive = 0;
   }
@@ -43,7 +43,7 @@ export class Retries {
     this.consecutive += 1;
     this.total += 1;
     const { error, waitMs } = failure;
-    const isLong = waitMs !== null && waitMs > PATIENCE_MS;
+    const isLong = waitMs !== null && waitMs > MAX_WAIT_MS;
     if (isLong || this.consecutive >= this.maxConsecutive || this.total >= MAX_RETRIES) throw error;
     const backoff = this.backoffMs * 2 ** (this.consecutive - 1) * (0.75 + Math.random() / 2);
     await delay(Math.max(waitMs ?? 0, backoff), undefined, { signal: this.signal });

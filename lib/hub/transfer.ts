@@ -22,7 +22,7 @@ export interface Transfers {
   readonly call: HubCall;
   readonly model: CachedModel;
   readonly commit: string;
-  /** Limits the connections. */
+  /** Limits the number of connections. */
   readonly slots: Slots;
   /** Called with the number of downloaded bytes; negative if they must be downloaded again. */
   onDownloaded(bytes: number): void;
@@ -41,8 +41,8 @@ class RestartRequest extends Error {
 }
 
 /**
- * Maximum attempts: a wrong checksum may come from bytes of an earlier process, so the second
- * attempt starts over.
+ * Maximum number of attempts. A wrong checksum may come from bytes of an earlier process, so the
+ * second attempt downloads the whole file.
  */
 const ATTEMPTS = 2;
 
@@ -179,7 +179,7 @@ class RangeFetcher {
     private readonly isRanged: boolean,
   ) {}
 
-  /** Fetches the rest of a segment; reconnects after transient failures. */
+  /** Fetches the missing bytes of a segment; reconnects after transient failures. */
   async fetchSegment(segment: Segment): Promise<void> {
     const { call, slots, onDownloaded } = this.transfers;
     const retries = new Retries(call.settings.backoffMs, call.signal);
