@@ -27,9 +27,9 @@ type Settings = ResolvedConfig['autotuning'];
 
 /** The program and the environment of one search. */
 export interface AutotuneRequest {
-  /** The program's own arguments. One of them names the ds_config.json. */
+  /** The program's own arguments, one of which is the path of ds_config.json. */
   args: readonly string[];
-  /** Arguments that set keys of the configuration, if the program is a known one. */
+  /** Arguments of a known program, by the keys of the configuration that they set. */
   known: Readonly<Record<string, string>>;
   jobs: Jobs;
   /** Prints a line. */
@@ -135,7 +135,7 @@ class Search {
   writeSummary(best: string | null): string[] {
     const seconds = (performance.now() - this.startedAt) / 1000;
     const { metric } = this.space.settings;
-    const lines = formatSummary({ rows: this.rows, ways: this.choices, metric, seconds, best });
+    const lines = formatSummary({ rows: this.rows, branches: this.choices, metric, seconds, best });
     this.experiments.writeSummary(`${lines.join('\n')}\n`);
     return lines;
   }
@@ -157,19 +157,21 @@ class Search {
       const row = await this.experiments.runCandidate(next);
       this.rows.push(row);
       tuner.addResult(row);
-      const smaller = tuner.hasWaiting(next.way) ? null : this.nextSmaller(row);
+      const smaller = tuner.hasWaiting(next.branch) ? null : this.nextSmaller(row);
       if (smaller) tuner.add(smaller);
       this.print(formatExperiment(row, settings.metric, tuner.left));
     }
   }
 
-  /** Returns the next smaller micro-batch of a branch if all others ran out of memory, or null. */
+  /**
+   * Returns the next smaller micro-batch of a branch if all tried sizes ran out of memory, or null.
+   */
   private nextSmaller({ isShort, candidate }: ExperimentResult): Candidate | null {
-    const { way, microBatch } = candidate;
-    const sameWay = this.rows.filter(({ candidate: other }) => other.way === way);
-    if (!isShort || sameWay.some(({ metrics }) => metrics !== null)) return null;
-    const triedSizes = new Set(sameWay.map(({ candidate: other }) => other.microBatch));
-    const candidates = this.choices.find(({ name }) => name === way)?.candidates ?? [];
+    const { branch, microBatch } = candidate;
+    const sameBranch = this.rows.filter(({ candidate: other }) => other.branch === branch);
+    if (!isShort || sameBranch.some(({ metrics }) => metrics !== null)) return null;
+    const triedSizes = new Set(sameBranch.map(({ candidate: other }) => other.microBatch));
+    const candidates = this.choices.find(({ name }) => name === branch)?.candidates ?? [];
     return (
       candidates.find(
         (candidate) => candidate.microBatch < microBatch && !triedSizes.has(candidate.microBatch),
@@ -195,7 +197,9 @@ function formatNumber(value: number): string {
   return [short, ...exponent].join('e');
 }
 
-/** "autotuning: z1_gas1_tmbspg4: 123.4 samples/s, 48 ms a step (at most 5 more)". */
+/**
+ * Returns the line "autotuning: z1_gas1_tmbspg4: 123.4 samples/s, 48 ms a step (at most 5 more)".
+ */
 function formatExperiment(row: ExperimentResult, metric: Metric, left: number): string {
   const value = readMetric(row, metric);
   const result =
@@ -206,7 +210,7 @@ function formatExperiment(row: ExperimentResult, metric: Metric, left: number): 
 
 interface SearchSummary {
   rows: readonly ExperimentResult[];
-  ways: readonly SearchBranch[];
+  branches: readonly SearchBranch[];
   metric: Metric;
   seconds: number;
   /** The file of the best configuration, or null. */
@@ -214,19 +218,21 @@ interface SearchSummary {
 }
 
 /**
- * Returns a table of all experiments, the best of each way, the ways without candidates, and the
- * best file.
+ * Returns a table of all experiments, the best of each branch, the branches without candidates, and
+ * the best file.
  */
-function formatSummary({ rows, ways, metric, seconds, best }: SearchSummary): string[] {
+function formatSummary({ rows, branches, metric, seconds, best }: SearchSummary): string[] {
   const measured = rows.map((row) => {
     const { metrics, failure, candidate } = row;
     const peak = metrics ? byteText(metrics.peak_memory) : '';
     const value = readMetric(row, metric);
     return [candidate.name, value === null ? '' : formatNumber(value), peak, failure ?? ''];
   });
-  const spaces = new Set(rows.map(({ candidate }) => candidate.way));
+  const spaces = new Set(rows.map(({ candidate }) => candidate.branch));
   const spaceTable = [...spaces, 'global'].map((space) => {
-    const spaceRows = rows.filter(({ candidate }) => space === 'global' || candidate.way === space);
+    const spaceRows = rows.filter(
+      ({ candidate }) => space === 'global' || candidate.branch === space,
+    );
     const top = findBest(spaceRows, metric);
     const value = top && readMetric(top, metric);
     return [
@@ -236,7 +242,7 @@ function formatSummary({ rows, ways, metric, seconds, best }: SearchSummary): st
       top?.candidate.name ?? '',
     ];
   });
-  const omitted = ways.flatMap(({ name, reason }) =>
+  const omitted = branches.flatMap(({ name, reason }) =>
     reason ? [`${name} was left out: ${reason}`] : [],
   );
   return [

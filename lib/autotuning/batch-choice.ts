@@ -16,7 +16,7 @@ export interface BatchRequest {
   /** The smallest micro-batch of the search. */
   min: number;
   steps: number;
-  /** Samples per step on all ranks, or null if open. */
+  /** Samples per step on all ranks, or null if not set. */
   total: number | null;
 }
 
@@ -50,7 +50,7 @@ export function readBatchRequest(
   };
 }
 
-/** Returns a batch size of `file`, or null if the file leaves it open. */
+/** Returns a batch size of `file`, or null if the file does not set it. */
 function readSize(file: Section, key: string): number | null {
   const configured = file[key];
   const value = coerceValue(configured, configSchema.properties?.[key] ?? {});
@@ -85,9 +85,9 @@ export function listMicroBatches(
 /**
  * Returns the micro-batches per step, by the first rule that applies:
  *
- * - `train_batch_size` is set: as many as give that batch.
- * - `max_train_batch_size` is set: as many as it allows.
- * - Otherwise: as many as the user sets.
+ * - If `train_batch_size` is set: the number that gives that batch.
+ * - If `max_train_batch_size` is set: the largest number that it permits.
+ * - Otherwise: the number that the user sets.
  *
  * Source: DeepSpeed, which ignores train_batch_size.
  */

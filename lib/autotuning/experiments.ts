@@ -46,12 +46,17 @@ export interface Jobs {
 /** Thrown after the user interrupts the search. */
 export class Interrupted extends Error {}
 
-/** Sections to remove: monitors would write to the user's runs, and a profiled step is slower. */
+/**
+ * Sections that experiments omit: monitors would write to the user's runs, and a profiled step is
+ * slower.
+ */
 const MONITORS = ['tensorboard', 'csv_monitor', 'wandb', 'comet', 'flops_profiler'];
 
 const FIRST_RUN = 'profile_model_info';
 
-/** A file that marks a folder as the search's own: the search may delete its known names there. */
+/**
+ * A file that marks a folder of a search: a later search may delete the files of searches there.
+ */
 const MARKER_FILE = '.ds-autotuning';
 
 /** The files of one experiment's folder. */
@@ -67,7 +72,7 @@ const EXPERIMENT_FILES = [
   'model_info.json.part',
 ];
 
-/** Characters of standard error to search for a reason. */
+/** Number of last characters of standard error in which findFailure() searches for a reason. */
 const TAIL = 2 ** 16;
 
 /** The experiments of one search, and their results, in the folders of the settings. */
@@ -99,7 +104,7 @@ export class Experiments {
   /**
    * Returns the model and the memory, from a run that stops at its first forward.
    *
-   * Throws DS_ARGUMENT if no run reaches it.
+   * Throws DS_ARGUMENT if no run reaches its first forward.
    */
   async measureModel(configs: readonly Section[]): Promise<ModelInfo> {
     const folder = join(this.results, FIRST_RUN);
@@ -242,7 +247,7 @@ function removeMonitors(config: Section): Section {
   return Object.fromEntries(Object.entries(config).filter(([key]) => !MONITORS.includes(key)));
 }
 
-/** Returns why no metric was written. */
+/** Returns the reason why an experiment wrote no metric, and whether it ran out of memory. */
 function findFailure(folder: string, { code }: JobEnd, early: string) {
   const errorTail = readTail(join(folder, 'stderr.log'));
   const isKilled = code === 137;

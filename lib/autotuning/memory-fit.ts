@@ -54,7 +54,7 @@ export function predictFit(file: Section, info: ModelInfo): FitPrediction {
 function createSetup(config: ResolvedConfig, info: ModelInfo): Setup {
   const { mesh, sizes, checkpointing } = info;
   const seq = info.sequence_length ?? Math.min(1024, sizes.maxSeq);
-  // Runs turn speculation off by themselves if host memory is short.
+  // A run disables speculation if host memory is short, so the prediction does too.
   return {
     ...setupOfConfig(config, { optimizer: info, mesh, seq, checkpointing }),
     speculates: false,

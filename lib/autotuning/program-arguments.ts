@@ -11,7 +11,9 @@ export interface ConfigArgument {
   replaceFile(value: string): string[];
 }
 
-/** In DeepSpeed's order. The second is also a switch without a value. */
+/**
+ * Flags with the path of the configuration, in DeepSpeed's order. --deepspeed may have no value.
+ */
 const FLAGS = ['--deepspeed_config', '--deepspeed', '--deepscale_config'];
 
 /** Normalizes "--Per-Device" to "--per_device", as parsers do. */
@@ -52,7 +54,7 @@ function setFlag(
   return words;
 }
 
-/** Returns the argument that names the configuration. Throws DS_ARGUMENT without one. */
+/** Returns the argument with the path of the configuration. Throws DS_ARGUMENT if there is none. */
 export function findConfigArgument(args: readonly string[]): ConfigArgument {
   for (const flag of FLAGS) {
     const position = findFlag(args, flag);
@@ -80,9 +82,9 @@ export function numberOf(args: readonly string[], flag: string): number | null {
 
 /** The arguments that correspond to configuration keys. */
 export interface Mappings {
-  /** Arguments of autotuning.arg_mappings. Missing ones are appended. */
+  /** Arguments of autotuning.arg_mappings. The search appends them if they are missing. */
   named: Readonly<Record<string, string>>;
-  /** Arguments of a known program. Present ones are replaced. */
+  /** Arguments of a known program. The search replaces them if they are present. */
   known: Readonly<Record<string, string>>;
 }
 

@@ -24,7 +24,7 @@ export interface Candidate {
   /** DeepSpeed's experiment name: "z2_gas1_tmbspg4". */
   name: string;
   /** Stage and offload: "z2", "z2_offload". */
-  way: string;
+  branch: string;
   microBatch: number;
   config: Section;
   /** Predicted samples per second of all ranks, or null if unknown. */
@@ -34,7 +34,7 @@ export interface Candidate {
 /** A stage with its offload, and the candidates that fit. */
 export interface SearchBranch {
   name: string;
-  /** From the largest micro-batch that fits to the smallest. */
+  /** Candidates from the largest micro-batch that fits to the smallest. */
   candidates: readonly Candidate[];
   /** The reason if `candidates` is empty, or null. */
   reason: string | null;
@@ -89,7 +89,8 @@ function renameDeprecated(key: string, value: unknown, zero: Section): [string, 
 const firstChoice = (value: unknown): unknown => (isChoice(value) ? value[0] : value);
 
 /**
- * Returns the stages to search: the stages of the file, or all. One rank has nothing to partition.
+ * Returns the stages to search: the stages of the file, or all. On one rank, which has nothing to
+ * partition, all is stage 0.
  *
  * Throws DS_CONFIG if the list is empty.
  */
@@ -158,7 +159,7 @@ function createBranch(
     .filter(({ fit }) => fit.fits)
     .map(({ size, config, fit }) => ({
       name: `${name}_gas${config[STEPS]}_tmbspg${size}`,
-      way: name,
+      branch: name,
       microBatch: size,
       config,
       predicted: fit.samplesPerSecond,
@@ -192,24 +193,24 @@ function describeMisfit(weighed: readonly { size: number; fit: FitPrediction }[]
 function buildConfig(
   { file, settings, batches }: SearchSpace,
   zero: Section,
-  place: { size: number; ranks: number },
+  sizes: { size: number; ranks: number },
 ): Section {
   const { autotuning: _search, ...rest } = file;
-  const steps = chooseAccumulation(batches, settings, place);
+  const steps = chooseAccumulation(batches, settings, sizes);
   return {
     ...rest,
-    ...(file[TOTAL] !== undefined && { [TOTAL]: place.size * steps * place.ranks }),
-    [MICRO]: place.size,
+    ...(file[TOTAL] !== undefined && { [TOTAL]: sizes.size * steps * sizes.ranks }),
+    [MICRO]: sizes.size,
     [STEPS]: steps,
     zero_optimization: zero,
   };
 }
 
 /**
- * Returns configurations for the first run, in order: the first one that starts is enough.
+ * Returns configurations for the first run. The search tries them in order until one starts.
  *
  * - The highest stage, which needs the least memory.
- * - Stages 0 and 1, since some optimizers and pipelines do not support higher ones.
+ * - Stages 0 and 1, because some optimizers and pipelines do not support higher stages.
  *
  * Throws DS_CONFIG if all are invalid.
  */
@@ -232,20 +233,23 @@ export function listFirstConfigs({ file, batches }: SearchSpace): Section[] {
   return configs.filter((_, i) => checked[i] === undefined);
 }
 
-/** ZeRO keys that `fast: false` varies on its own, by stage. Source: DeepSpeed, in part. */
+/**
+ * ZeRO keys that a search with `fast: false` varies if the file does not set them, by stage.
+ * Source: DeepSpeed, in part.
+ */
 const VARIED_KEYS: Readonly<Record<number, Readonly<Record<string, readonly unknown[]>>>> = {
   1: { overlap_comm: [true, false], reduce_bucket_size: [5e7, 5e8, 1e9] },
   2: { overlap_comm: [true, false], reduce_bucket_size: [5e7, 5e8, 1e9] },
   3: { overlap_comm: [true, false], prefetch_bucket_size: [5e6, 5e7, 5e8] },
 };
 
-/** Values of the open ZeRO keys, and the experiment name for them. */
+/** Values of ZeRO keys that the file does not set, and their part of the experiment's name. */
 interface KeyChoice {
   name: string;
   keys: Section;
 }
 
-/** Returns `best` with every other choice of the ZeRO keys that the file leaves open. */
+/** Returns `best` with every other choice of the ZeRO keys that the file does not set. */
 export function listVariants(best: Candidate, { file }: SearchSpace, info: ModelInfo): Candidate[] {
   const fileSection = isSection(file.zero_optimization) ? file.zero_optimization : {};
   const { stage } = best.config.zero_optimization as { stage: number };

@@ -11,7 +11,7 @@ type Settings = ResolvedConfig['autotuning'];
 export interface ExperimentResult {
   candidate: Candidate;
   metrics: ExperimentMetrics | null;
-  /** The reason if nothing was measured, or null. */
+  /** The reason why there are no metrics, or null. */
   failure: string | null;
   /** Whether the experiment ran out of memory. */
   isShort: boolean;
@@ -63,12 +63,14 @@ export class Tuner {
     this.rows.push(...first);
   }
 
-  /** Upper limit of the remaining trials. */
+  /** Maximum number of remaining trials. */
   get left(): number {
     return Math.min(this.waiting.length, this.settings.tuner_num_trials - this.trials);
   }
 
-  /** Returns null after all candidates, or at the trial limit or early stop. */
+  /**
+   * Returns the next candidate; null after the last one, at the trial limit, or at an early stop.
+   */
   next(): Candidate | null {
     const { tuner_early_stopping: patience, tuner_type: type } = this.settings;
     if (this.left <= 0 || (patience > 0 && this.withoutGain >= patience)) return null;
@@ -77,7 +79,9 @@ export class Tuner {
     return next ?? null;
   }
 
-  /** Records the last result. If memory was short, drops larger micro-batches of the same way. */
+  /**
+   * Records the last result. If memory was short, drops larger micro-batches of the same branch.
+   */
   addResult(row: ExperimentResult): void {
     const { metric } = this.settings;
     const before = findBest(this.rows, metric);
@@ -87,18 +91,18 @@ export class Tuner {
     this.withoutGain =
       findBest(this.rows, metric) !== before || !hasBest ? 0 : this.withoutGain + 1;
     if (!row.isShort) return;
-    const { way, microBatch } = row.candidate;
+    const { branch, microBatch } = row.candidate;
     this.waiting = this.waiting.filter(
-      (candidate) => candidate.way !== way || candidate.microBatch <= microBatch,
+      (candidate) => candidate.branch !== branch || candidate.microBatch <= microBatch,
     );
   }
 
-  /** Returns whether candidates of `way` remain. */
-  hasWaiting(way: string): boolean {
-    return this.waiting.some((candidate) => candidate.way === way);
+  /** Returns whether candidates of `branch` remain. */
+  hasWaiting(branch: string): boolean {
+    return this.waiting.some((candidate) => candidate.branch === branch);
   }
 
-  /** Adds a candidate before the others. */
+  /** Makes `candidate` the next candidate. */
   add(candidate: Candidate): void {
     this.waiting.unshift(candidate);
   }
@@ -110,21 +114,24 @@ export class Tuner {
   private findMostPromising(): Candidate | undefined {
     if (this.waiting.some((candidate) => candidate.predicted === null)) return this.waiting[0];
     const { metric } = this.settings;
-    /** Samples per second. For latency: a value in proportion to steps per second. */
+    /** Returns samples per second. For latency: a number in proportion to steps per second. */
     const rateOf = ({ predicted, config }: Candidate): number => {
       const samples = Number(config[MICRO]) * Number(config[STEPS]);
       return (predicted ?? 0) / (metric === 'latency' ? samples : 1);
     };
     const score = (candidate: Candidate): number =>
-      rateOf(candidate) * this.computeCorrection(candidate.way);
+      rateOf(candidate) * this.computeCorrection(candidate.branch);
     return this.waiting.toSorted((a, b) => score(b) - score(a))[0];
   }
 
-  /** Returns the mean ratio of measured to predicted rates, of this branch or else of all. */
-  private computeCorrection(way: string): number {
+  /**
+   * Returns the mean ratio of measured to predicted rates: of this branch, or of all if it has no
+   * results.
+   */
+  private computeCorrection(branch: string): number {
     const reported = this.rows.filter(({ metrics, candidate }) => metrics && candidate.predicted);
-    const wayRows = reported.filter(({ candidate }) => candidate.way === way);
-    const used = wayRows.length > 0 ? wayRows : reported;
+    const branchRows = reported.filter(({ candidate }) => candidate.branch === branch);
+    const used = branchRows.length > 0 ? branchRows : reported;
     if (used.length === 0) return 1;
     const ratios = used.map(
       ({ metrics, candidate }) => (metrics?.throughput ?? 0) / (candidate.predicted ?? 1),

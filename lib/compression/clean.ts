@@ -64,7 +64,7 @@ function cleanLayers(model: Module, compression: Compression): void {
   replaceModules(model, replacements);
 }
 
-/** Returns `plain`; its inputs are quantized if `layer` quantizes its own. */
+/** Returns `plain`, which quantizes its inputs if `layer` does. */
 function keepInputQuantization(layer: Module, plain: Module): Module {
   plain.training = layer.training;
   if (!(layer instanceof CompressedLinear && layer.inputs)) return plain;

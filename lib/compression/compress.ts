@@ -26,10 +26,10 @@ export interface Compression {
 
 const compressions = new WeakMap<Module, Compression>();
 
-/** The compression state of `model`, or null. */
+/** Returns the compression state of `model`, or null. */
 export const compressionOf = (model: Module): Compression | null => compressions.get(model) ?? null;
 
-/** Removes the compression state: `model` has its own layers again. */
+/** Removes the compression state. The caller has restored the plain layers. */
 export function forgetCompression(model: Module): void {
   compressions.delete(model);
 }
@@ -38,22 +38,25 @@ export function forgetCompression(model: Module): void {
 export const isCompressionEnabled = (section: CompressionSection): boolean =>
   section.layer_reduction.enabled || hasTechniques(section);
 
-/** Returns whether any technique on layers is on. */
+/** Returns whether any technique on layers is enabled. */
 export function hasTechniques({ layer_reduction: _, ...techniques }: CompressionSection): boolean {
   return Object.values(techniques).some(({ shared_parameters: { enabled } }) => enabled);
 }
 
 type Layer = CompressedLinear | CompressedEmbedding;
 
-/** An active technique: its layers, and the function that adds it to one of them. */
+/**
+ * A group of an enabled technique: its layers, and the function that adds the technique to one
+ * layer.
+ */
 interface TechniqueWork {
   readonly group: LayerGroup;
   make(layer: Layer, name: string): void;
 }
 
 /**
- * Replaces layers of `model` by compressed ones, technique by technique. Before any change it
- * throws
+ * Replaces layers of `model` by compressed layers, technique by technique. Throws, before any
+ * change:
  *
  * 1. DS_CONFIG for groups that do not match the model;
  * 2. DS_CONFIG for related_modules that do not fit each other;
@@ -86,7 +89,10 @@ export function compress(model: Module, section: CompressionSection): void {
 const createLayer = (base: Linear | Embedding, clock: StepClock): Layer =>
   base instanceof Linear ? new CompressedLinear(base, clock) : new CompressedEmbedding(base, clock);
 
-/** Returns the works by technique, in the order of LinearLayer_Compress's forward. */
+/**
+ * Returns the groups by technique, in the order in which LinearLayer_Compress's forward applies
+ * them.
+ */
 function listWorks(section: CompressionSection): TechniqueWork[][] {
   const { weight_quantization: weights, activation_quantization: inputs } = section;
   const { sparse_pruning: sparse, row_pruning: rows, head_pruning: heads } = section;

@@ -1,4 +1,5 @@
-// Defines the layers that replace compressed ones and keep the names of their parameters.
+// Defines the layers that compression puts in place of plain layers. They keep the names of the
+// parameters.
 import type { Embedding } from '../nn/embedding.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
 import { type Field, Module } from '../nn/module.js';
@@ -28,7 +29,7 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
     return this.#base;
   }
 
-  /** The weight as it is trained. */
+  /** The uncompressed weight, which is trained. */
   get weight(): Parameter {
     return this.base.weight;
   }
@@ -55,12 +56,12 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
       .reduce((values, technique) => technique.compress(values, step), baseValues);
   }
 
-  /** The compressed values after the finished steps. */
+  /** The compressed values after the completed steps. */
   protected get values(): Values {
     return this.valuesAt(this.step);
   }
 
-  /** Global steps that are done. */
+  /** Number of completed global steps. */
   protected get step(): number {
     return this.#clock.step;
   }
@@ -74,15 +75,15 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
 
 /** A linear layer with techniques. */
 export class CompressedLinear extends CompressedLayer<Linear> {
-  /** [outputs, inputs]: 1 for remaining weights. */
+  /** Mask [outputs, inputs]: 1 for remaining weights. */
   sparse_pruning_mask: Tensor | null = null;
   /** The scores of weights, in their shape. */
   sparse_mask_scores: Parameter | null = null;
-  /** [outputs, 1]: 1 for remaining outputs. */
+  /** Mask [outputs, 1]: 1 for remaining outputs. */
   row_pruning_mask: Tensor | null = null;
-  /** [outputs, 1]. */
+  /** The scores of outputs, [outputs, 1]. */
   row_mask_scores: Parameter | null = null;
-  /** [1, heads]. */
+  /** The scores of heads, [1, heads]. */
   head_pruning_scores: Parameter | null = null;
   /** @internal Compression of inputs; null: inputs are unchanged. */
   inputs: InputTechnique | null = null;
@@ -92,7 +93,9 @@ export class CompressedLinear extends CompressedLayer<Linear> {
     return this.base.bias;
   }
 
-  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE if x has another size in its last dim. */
+  /**
+   * Maps [..., inputs] to [..., outputs]. Throws DS_SHAPE if x has another size in its last dim.
+   */
   override forward(x: Tensor): Tensor {
     return scope(() => {
       const { weight, bias } = this.values;
@@ -127,11 +130,14 @@ export function listLinears(model: Module): Map<string, Linear> {
   return linears;
 }
 
-/** Completed steps of the engine. 0 without an engine; the last value after an engine ends. */
+/**
+ * Counts completed steps of the engine: 0 without an engine, and the last number after an engine
+ * ends.
+ */
 export class StepClock {
   private read = (): number => 0;
 
-  /** Global steps that are done. */
+  /** Number of completed global steps. */
   get step(): number {
     return this.read();
   }

@@ -146,7 +146,7 @@ function selectNames(names: readonly string[], pattern: string): string[] {
   return names.filter((name) => expression.test(name));
 }
 
-/** A pruned layer, and an adjacent one. */
+/** A pruned layer, and an adjacent layer. */
 interface RelatedPair {
   key: GroupKey;
   layer: CompressedLinear;

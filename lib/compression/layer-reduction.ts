@@ -1,4 +1,4 @@
-// Layer reduction: initializes a model of few layers from layers of a deeper one.
+// Layer reduction: initializes a model of few layers from layers of a deeper model.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { CompressionSection } from './technique.js';
@@ -9,8 +9,9 @@ const SECTION = 'compression_training.layer_reduction';
 
 /**
  * Copies the values of layer teacher_layer[i] of `teacher` to layer i of `model`. Modules of
- * other_module_name are copied to the modules of the same name. Throws DS_CONFIG for names that one
- * of them lacks, DS_CHECKPOINT for different shapes. Source: DeepSpeed's student_initialization.
+ * other_module_name are copied to the modules of the same name. Throws DS_CONFIG for a name that
+ * one of the models lacks, DS_CHECKPOINT for different shapes. Source: DeepSpeed's
+ * student_initialization.
  */
 export function reduceLayers(model: Module, teacher: Module, section: Section): void {
   const { module_name_prefix: prefix, teacher_layer: layers, other_module_name: others } = section;

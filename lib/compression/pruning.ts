@@ -53,8 +53,8 @@ function createScores(weight: Parameter, shape: readonly number[]): Parameter {
 }
 
 /**
- * Returns the mask of a layer in `like`'s dtype: the fixed one, or that of the currently largest
- * scores, which receive its gradient. Source: DeepSpeed's TopKBinarizer.
+ * Returns the mask of a layer in `like`'s dtype: the fixed mask, or the mask of the currently
+ * largest scores, which receive its gradient. Source: DeepSpeed's TopKBinarizer.
  */
 function computeMask(
   { fixed, scores }: { fixed: Tensor | null; scores: Parameter | null },

@@ -17,14 +17,14 @@ import {
 /** How a weight is rounded in a step. */
 interface Precision {
   readonly bits: number;
-  /** Fraction of the rounded weight; the rest is the unrounded weight. 1: rounded only. */
+  /** Fraction of the rounded weight in the used weight; the rest is the unrounded weight. */
   readonly fraction: number;
 }
 
 /**
  * Returns the precision of the `count`th step with quantization, from 1. It loses a bit at
  * quantization_period steps, at twice, at four times as many and so on; with period 0 in each step.
- * The mixed-in fraction restarts at each loss. Source: DeepSpeed's runtime/quantize.py.
+ * The fraction restarts at each loss of a bit. Source: DeepSpeed's runtime/quantize.py.
  */
 export function precisionAt(
   count: number,

@@ -18,13 +18,13 @@ type TechniqueKind = Exclude<keyof CompressionSection, 'layer_reduction'>;
 
 /** Weight and bias of a layer's forward. */
 export interface Values {
-  /** [outputs, inputs], or a table's [rows, channels]. */
+  /** The weight [outputs, inputs], or a table [rows, channels]. */
   readonly weight: Tensor;
-  /** [outputs]; null without one. */
+  /** The bias [outputs]; null without one. */
   readonly bias: Tensor | null;
 }
 
-/** The step of a run that is over. */
+/** The step number after the end of a run, at which all techniques have their final values. */
 export const FINISHED = Number.POSITIVE_INFINITY;
 
 /** Computes compressed values from a layer's values; differentiable. */
@@ -35,7 +35,7 @@ export interface Technique {
   readonly offset: number;
   /** Returns the values after `step` global steps, at least `offset`. */
   compress(values: Values, step: number): Values;
-  /** 1 for remaining and 0 for removed elements, for a technique that can shrink layers. */
+  /** Returns 1 for remaining and 0 for removed elements, for a technique that can shrink layers. */
   readonly mask?: () => Tensor;
 }
 
@@ -48,8 +48,8 @@ export interface InputTechnique {
 }
 
 /**
- * Returns `body`, which keeps shape and dtype, with a gradient that passes unchanged. Source: the
- * straight-through estimator of Bengio et al. 2013.
+ * Returns a function with the values of `body`, which keeps shape and dtype, and with the gradient
+ * 1. Source: the straight-through estimator of Bengio et al. 2013.
  */
 export function straightThrough(body: (x: Tensor) => Tensor): (x: Tensor) => Tensor {
   return customFunction<Tensor>({

@@ -11,7 +11,7 @@ import { errorMessage } from '../runtime/system-error.js';
 export class AppendFile {
   /** Size of the file when it was opened. */
   readonly initialBytes: number;
-  /** Its last byte then, or null if the file was empty. */
+  /** Last byte of the file when it was opened, or null if the file was empty. */
   readonly lastByte: number | null;
   private fd: number | null;
 
@@ -43,7 +43,7 @@ export class AppendFile {
     }
   }
 
-  /** Resolves when everything is on the disk. */
+  /** Resolves when all appended data is on the disk. */
   async sync(): Promise<void> {
     try {
       await promisify(fsync)(this.requireOpen());

@@ -5,17 +5,17 @@ import { requireInteger } from '../runtime/require-number.js';
 
 /** The values of one progress line. */
 export interface ProgressReport {
-  /** Global steps so far. */
+  /** Number of completed global steps. */
   step: number;
-  /** Global samples so far. */
+  /** Number of processed global samples. */
   samples: number;
-  /** Updates skipped because of an overflow. */
+  /** Number of updates that were skipped because of an overflow. */
   skipped: number;
   /** Learning rate of each parameter group. */
   lr: readonly number[];
   /** Momentum or betas of each parameter group. */
   momentum: readonly unknown[];
-  /** Mean over micro-batches and ranks, or null if unknown. */
+  /** Mean loss over micro-batches and ranks, or null if unknown. */
   loss: number | null;
 }
 
@@ -23,7 +23,7 @@ export interface ProgressReport {
 export interface ConsoleOptions {
   /** Global steps between two lines. */
   every: number;
-  /** Where lines are printed. Default: process.stdout. */
+  /** The output. Default: process.stdout. */
   stream?: { write(text: string): unknown };
   /** Clock in milliseconds. Default: performance.now. */
   now?: () => number;

@@ -22,7 +22,8 @@ export interface LogFolder {
 /**
  * Returns the absolute path of a monitor's folder.
  *
- * Throws DS_ARGUMENT for unknown options, and if one is missing or not a string; DS_IO.
+ * Throws DS_ARGUMENT for unknown options, and if an option is missing or not a string. Throws DS_IO
+ * if the working directory was deleted.
  */
 export function resolveLogFolder(op: string, given: LogFolder): string {
   const { outputPath, jobName } = readOptions(op, given, namesOf.LogFolder);

@@ -1,4 +1,5 @@
-// Sends the metrics of a run to several monitors. A failure of one does not affect the others.
+// Sends the metrics of a run to several monitors. A failure of one monitor does not affect the
+// others.
 
 import { valueError } from '../runtime/input-errors.js';
 import { definePythonNames } from '../runtime/python-names.js';

@@ -7,7 +7,7 @@ export interface MonitorEvent {
   name: string;
   /** Value of the metric. */
   value: number;
-  /** The x axis. DeepSpeed: global samples. */
+  /** Position on the x axis. DeepSpeed uses the number of global samples. */
   step: number;
 }
 
@@ -22,7 +22,7 @@ export interface Monitor {
   write(events: readonly MonitorEvent[]): void;
   /** Resolves when all written events would survive a crash of the machine. */
   flush(): Promise<void>;
-  /** No write() follows. */
+  /** Ends the monitor. No write() follows. */
   close(): void;
 }
 

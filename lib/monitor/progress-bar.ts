@@ -7,13 +7,13 @@ import { requireInteger } from '../runtime/require-number.js';
 
 /** The values after a step. Only given values are shown. */
 export interface StepReport {
-  /** Steps done, from 1. */
+  /** Number of completed steps, from 1. */
   step: number;
-  /** Mean over all ranks, as for monitors. */
+  /** Mean loss over all ranks, as monitors get it. */
   loss?: number;
   /** Learning rate of the step. */
   lr?: number;
-  /** Over all ranks. */
+  /** Tokens per second of all ranks. */
   tokensPerSecond?: number;
   /**
    * Model FLOPs utilization, from 0 to 1. Default: from tokensPerSecond, if the bar has
@@ -28,7 +28,7 @@ export interface StepReport {
 export interface ProgressBarOptions {
   /** Total number of steps. */
   total: number;
-  /** Where lines are printed. Default: process.stdout. */
+  /** The output. Default: process.stdout. */
   stream?: NodeJS.WriteStream;
   /** Total number of lines if the stream is not a terminal. Default: 20. */
   lines?: number;

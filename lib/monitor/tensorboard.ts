@@ -8,7 +8,7 @@ import { AppendFile, makeFolder } from './append-file.js';
 import { type LogFolder, resolveLogFolder } from './csv.js';
 import { type Monitor, type MonitorEvent, requireEvents } from './monitor.js';
 
-/** A serial number for files of one process opened in the same second. */
+/** Number of opened files: it distinguishes files that a process opens in the same second. */
 let opened = 0;
 
 /**
@@ -149,7 +149,7 @@ function encodeFloat(field: number, value: number): Buffer {
   return Buffer.concat([encodeTag(field, FLOAT), out]);
 }
 
-/** 0x1edc6f41 with reversed bits. */
+/** The polynomial of CRC-32C, 0x1edc6f41, with reversed bits. */
 const POLYNOMIAL = 0x82f63b78;
 
 const crcTable = Uint32Array.from({ length: 256 }, (_, byte) => {

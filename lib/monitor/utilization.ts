@@ -1,4 +1,5 @@
-// Computes the two sides of model FLOPs utilization: FLOPs per token, and peak FLOP/s of a device.
+// Computes the two numbers of model FLOPs utilization: FLOPs per token, and peak FLOP/s of a
+// device.
 
 import { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';

@@ -59,7 +59,7 @@ function countOutsideWindow(T: number, S: number, window: number, causal: boolea
  * Returns the multiply-accumulates of the two products of attention: 2 B H T S D.
  *
  * - A causal mask halves the T x T part. A window removes the pairs outside it.
- * - All documents count as one, and layouts as dense, since both are on the device.
+ * - All documents count as one document, and layouts as dense, because only the device has them.
  * - The softmax is not counted.
  */
 function attentionProducts({
@@ -76,7 +76,7 @@ function attentionProducts({
 
 /**
  * Returns the multiply-accumulates of the two products of each query with its sequence's whole
- * table, since the lengths are on the device.
+ * table, because only the device has the lengths.
  */
 function pagedProducts({
   q,
@@ -117,7 +117,7 @@ const formulas: { readonly [Name in CountedOp]?: WorkFormula<OpArgs[Name]> } = {
   // Every row counts. Rows of another rank's experts come after the last group.
   GroupedMatmul: ({ x, out }) => countMacs(size(out) * required(x.shape[1])),
   GroupedWeightGradient: ({ x, dout }) => countMacs(size(dout) * required(x.shape[1])),
-  // The ranks are on the device: each entry counts with the largest.
+  // The host does not have the adapters' ranks, so each entry counts with the largest rank.
   AdapterShrink: ({ x, h }) => countMacs(size(h) * required(x.shape[1])),
   AdapterExpand: ({ h, out }) => countMacs(size(h) * required(out.shape[1])),
   AdapterSum: adapterSumWork,

@@ -30,7 +30,7 @@ export interface PrintOptions extends ReportOptions {
  * Counts the model's work from startProfile() to stopProfile(), with no overhead otherwise. Totals
  * cover the forward passes, as in DeepSpeed. profile() also has the backward and the recomputation.
  *
- * A result waits for the device, but profiling does not.
+ * Functions that return results wait for the device; profiling itself does not.
  */
 export class FlopsProfiler {
   /** The profiled module. */
@@ -120,7 +120,10 @@ export class FlopsProfiler {
     return createModelProfile(recorder.tree.root, this.device.name, engine);
   }
 
-  /** Prints the counts so far. Throws DS_ARGUMENT before startProfile(), DS_IO. */
+  /**
+   * Prints the counts so far. Throws DS_ARGUMENT before startProfile(), DS_IO if the output file
+   * cannot be written.
+   */
   printModelProfile(options: PrintOptions = {}, engine: StepFacts | null = null): void {
     printProfile(this.profile(engine), options);
   }
@@ -129,7 +132,7 @@ export class FlopsProfiler {
 /**
  * Prints a profile, or writes it to `outputFile`.
  *
- * Throws DS_ARGUMENT for unknown or invalid options, DS_IO.
+ * Throws DS_ARGUMENT for unknown or invalid options, DS_IO if the file cannot be written.
  */
 export function printProfile(profile: ModelProfile, options: PrintOptions = {}): void {
   const { outputFile, ...report } = readOptions('printProfile', options, namesOf.PrintOptions);
@@ -172,7 +175,8 @@ export interface ForwardProfile {
  * Profiles one forward pass of `model` with `inputs`, without gradients. Named after DeepSpeed's
  * get_model_profile.
  *
- * Throws the model's errors, DS_ARGUMENT for unknown or invalid options, DS_IO.
+ * Throws the model's errors, DS_ARGUMENT for unknown or invalid options, DS_IO if the output file
+ * cannot be written.
  */
 export function getModelProfile(
   model: Module,

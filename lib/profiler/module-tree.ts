@@ -26,9 +26,9 @@ export class ModuleNode {
   readonly own = createPassWork();
   /** Forward calls, without recomputation. */
   calls = 0;
-  /** Device milliseconds of these calls, with children. */
+  /** Device milliseconds of the forward calls, including children. */
   latencyMs = 0;
-  /** The part of `latencyMs` in direct calls of other modules. */
+  /** The part of `latencyMs` in calls of other modules by this module. */
   innerMs = 0;
   /** Device milliseconds of recomputed calls. */
   recomputeMs = 0;

@@ -48,9 +48,9 @@ export interface ModelProfile {
   parameters: number;
   /** Total work. With an engine: all micro-batches of a step. */
   work: PassWork;
-  /** Null without an engine. */
+  /** The engine's data of the step; null without an engine. */
   engine: StepFacts | null;
-  /** The tree of modules, from the model. */
+  /** The tree of modules; its root is the model. */
   model: ModuleProfile;
 }
 

@@ -22,7 +22,7 @@ import {
 /** Returns nanoseconds of the clock that the addon's threads use too. */
 const now = (): number => Number(process.hrtime.bigint());
 
-/** Nanoseconds. A shorter wait had no work to wait for. */
+/** Minimum nanoseconds of a wait in the trace: the work of a shorter wait was already complete. */
 const SHORTEST_WAIT = 20_000;
 
 /** A recorded event of a device. */
@@ -91,7 +91,7 @@ interface TraceState {
   clocks: Map<number, DeviceClock>;
   /** Lanes by stream handle. */
   lanes: Map<number, string>;
-  /** Host threads, read at begin(): a later read would wait for them. */
+  /** Number of host threads. begin() reads it, because a later read would wait for the threads. */
   threads: number;
 }
 
@@ -127,7 +127,7 @@ export class Trace implements WorkWatcher {
     const clock = stopOnError(stop, () => new DeviceClock(this.device));
     const clocks = new Map([[this.device.number, clock]]);
     this.running = { stop, device: clock, clocks, lanes: new Map(), threads: threads() };
-    // Discards the wait for the clock.
+    // Discards the wait of the device clock's first mark.
     this.threadSpans.length = 0;
   }
 

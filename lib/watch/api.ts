@@ -1,5 +1,4 @@
-// Answers the page's requests with JSON about the runs. Routes are fixed, and parameters are
-// checked.
+// Answers the page's requests with JSON about the runs, by fixed routes with checked parameters.
 import type { RunFolders } from './run-folders.js';
 import type { RunIndex } from './run-index.js';
 import type { Axis } from './track.js';

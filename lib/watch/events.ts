@@ -29,7 +29,7 @@ interface RanksEvent extends Timed {
   busy: readonly number[];
 }
 
-/** Begins or resumes the run. Later steps replace equal steps of earlier starts. */
+/** Begins or resumes the run. Its steps replace steps of the same numbers from before. */
 export interface StartEvent extends Timed {
   e: 'start';
   name: string;
@@ -175,8 +175,12 @@ const READERS: { readonly [Type in RunEvent['e']]: Reader<Type> } = {
   log: ({ line }) => ({ line: limitText(line, MAX_SIZES.line) }),
   notice({ level, message, step }) {
     const knownLevel = NOTICE_LEVELS.find((item) => item === level);
-    const place = isStep(step) ? { step } : {};
-    return { level: knownLevel ?? 'info', message: limitText(message, MAX_SIZES.line), ...place };
+    const position = isStep(step) ? { step } : {};
+    return {
+      level: knownLevel ?? 'info',
+      message: limitText(message, MAX_SIZES.line),
+      ...position,
+    };
   },
   end: ({ reason }) => ({ reason: limitText(reason, MAX_SIZES.name) }),
 };

@@ -8,7 +8,7 @@ import { RunIndex } from './run-index.js';
 
 /** Maximum depth of the search below a given folder. */
 const MAX_DEPTH = 3;
-/** Maximum number of runs; later ones are ignored. */
+/** Maximum number of runs; further runs are ignored. */
 const MAX_RUNS = 64;
 /** Maximum number of folders per search. */
 const MAX_FOLDERS = 4096;

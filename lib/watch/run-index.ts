@@ -80,7 +80,7 @@ export class RunIndex {
   private changed = 0;
   private version = 0;
   private updating: Promise<void> | null = null;
-  /** Message of the last failed read; null after a successful one. */
+  /** Message of the last read if it failed; null after a successful read. */
   failure: string | null = null;
 
   constructor(

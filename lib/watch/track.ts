@@ -36,7 +36,7 @@ export interface Points {
 export interface DecimatedPoints {
   step: number[];
   time: number[];
-  /** Rows of a point. */
+  /** Number of rows of a point. */
   rows: number;
   columns: Record<string, Points>;
 }
@@ -108,7 +108,7 @@ export class Track {
     this.lastTime = this.size > 0 ? required(this.time[this.size - 1]) : 0;
   }
 
-  /** Returns about `width` points of the range at most, and one more on each side. */
+  /** Returns at most about `width` points of the range, and one further point on each side. */
   decimate(range: Range, width: number): DecimatedPoints {
     const [begin, end] = this.findBuckets(range);
     let stride = 1;
@@ -187,8 +187,8 @@ export class Track {
   private mergePairs(): void {
     const half = this.size / 2;
     for (let i = 0; i < half; i++) {
-      for (const places of [this.step, this.time, this.offset]) {
-        places[i] = required(places[2 * i]);
+      for (const positions of [this.step, this.time, this.offset]) {
+        positions[i] = required(positions[2 * i]);
       }
       for (const { min, max, sum, count } of this.columns.values()) {
         min[i] = Math.min(required(min[2 * i]), required(min[2 * i + 1]));
@@ -265,12 +265,12 @@ function computePoints(
 
 const roundValue = (value: number): number => Number(value.toPrecision(7));
 
-/** Returns the first index of `places` with a value of at least `min`. */
-function lowerBound(places: Float64Array, size: number, min: number): number {
+/** Returns the first index of `positions` with a value of at least `min`. */
+function lowerBound(positions: Float64Array, size: number, min: number): number {
   let [low, high] = [0, size];
   while (low < high) {
     const middle = (low + high) >>> 1;
-    if (required(places[middle]) < min) low = middle + 1;
+    if (required(positions[middle]) < min) low = middle + 1;
     else high = middle;
   }
   return low;
