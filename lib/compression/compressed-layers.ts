@@ -120,7 +120,7 @@ export class CompressedEmbedding extends CompressedLayer<Embedding> {
   }
 }
 
-/** Returns the linear layers of `model`, including the bases of compressed ones, in its order. */
+/** Returns the linear layers of `model` in its order, including the bases of compressed layers. */
 export function listLinears(model: Module): Map<string, Linear> {
   const linears = new Map<string, Linear>();
   for (const [name, module] of model.namedModules()) {

@@ -12,7 +12,8 @@ import {
   type Values,
 } from './technique.js';
 
-// Weight quantization: forward uses rounded weights, and gradients go to the unrounded ones.
+// Weight quantization: forward uses rounded weights, and the unrounded weights receive the
+// gradients.
 
 /** How a weight is rounded in a step. */
 interface Precision {

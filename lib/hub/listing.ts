@@ -123,7 +123,11 @@ function createAccess(call: HubCall): { hubUrl: string; fetch: typeof fetch } {
     fetch: async (input) => {
       const url = new URL(String(input));
       if (url.origin !== origin) {
-        throw badAnswerError(call.model.name, `the next page on ${origin}`, `one on ${url.host}`);
+        throw badAnswerError(
+          call.model.name,
+          `the next page on ${origin}`,
+          `a page on ${url.host}`,
+        );
       }
       return retry(call, async () => {
         const answer = await send(call, url, { accept: 'application/json' });

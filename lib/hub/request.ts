@@ -78,10 +78,14 @@ function requireRedirectUrl({ model: { name } }: HubCall, from: URL, location: s
   const isUrl = location !== null && URL.canParse(location, from.href);
   const url = isUrl ? new URL(location, from) : null;
   if (!url || !/^https?:$/.test(url.protocol)) {
-    throw badAnswerError(name, 'a redirect to an HTTP URL', `another one from ${from.host}`);
+    throw badAnswerError(name, 'a redirect to an HTTP URL', `another redirect from ${from.host}`);
   }
   if (from.protocol === 'https:' && url.protocol === 'http:') {
-    throw badAnswerError(name, 'redirects to HTTPS', `one from ${from.host} to http://${url.host}`);
+    throw badAnswerError(
+      name,
+      'redirects to HTTPS',
+      `a redirect from ${from.host} to http://${url.host}`,
+    );
   }
   return url;
 }
@@ -201,7 +205,11 @@ export async function readText(call: HubCall, answer: Answer, limit: number): Pr
   for await (const chunk of answer.readChunks()) {
     bytes += chunk.length;
     if (bytes > limit) {
-      throw badAnswerError(call.model.name, `an answer of at most ${limit} bytes`, 'a longer one');
+      throw badAnswerError(
+        call.model.name,
+        `an answer of at most ${limit} bytes`,
+        'a longer answer',
+      );
     }
     parts.push(chunk);
   }

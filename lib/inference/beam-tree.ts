@@ -34,7 +34,7 @@ export interface Candidate {
 const NEVER = -1e9;
 const { fround } = Math;
 
-/** A candidate for the result. Unfinished ones only fill up the list. */
+/** A candidate for the result. Unfinished candidates only fill up the list. */
 interface FinishedBeam extends Beam {
   readonly isFinished: boolean;
 }
@@ -108,7 +108,9 @@ export class BeamTree {
     return this.finished.every(({ isFinished }) => isFinished);
   }
 
-  /** Adds finished sequences to the best ones. A sequence must rank among the first `numBeams`. */
+  /**
+   * Adds finished sequences to the best sequences. A sequence must rank among the first `numBeams`.
+   */
   private finish(
     sequences: readonly { tokens: readonly number[]; total: number; hasEnded: boolean }[],
   ): void {

@@ -1,4 +1,4 @@
-// Beam search: keeps several running sequences and returns the likeliest complete ones.
+// Beam search: keeps several running sequences and returns the likeliest complete sequences.
 
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';

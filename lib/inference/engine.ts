@@ -40,19 +40,19 @@ interface EngineParts {
   runner: StepRunner;
   generator: Generator;
   requests: RequestLimits;
-  /** Adapters beside the weights; null or absent: none. */
+  /** Adapters in addition to the weights; null or absent: none. */
   adapters?: Adapters | null;
   /** Whether the cache holds less than the longest sequence of the model. Default: false. */
   isCacheBound?: boolean;
-  /** Default: this process has the whole model. */
+  /** The part of this process in a split model. Default: it has the whole model. */
   role?: EngineRole;
 }
 
 /**
  * Generates text for many requests at a time. Each step computes tokens of all running sequences
- * (continuous batching), so that no request waits for another one to end. Steps run in turns of the
- * event loop. On the CPU a step blocks the thread. initInference() creates engines. Sources:
- * DeepSpeed's InferenceEngine and FastGen.
+ * (continuous batching), so that no request waits for the end of another request. Steps run in
+ * turns of the event loop. On the CPU a step blocks the thread. initInference() creates engines.
+ * Sources: DeepSpeed's InferenceEngine and FastGen.
  */
 export class InferenceEngine {
   static {
@@ -137,7 +137,7 @@ export class InferenceEngine {
   }
 
   /**
-   * Loads an adapter beside the others: a folder in PEFT's format, or a name on the hub. Requests
+   * Loads a further adapter: a folder in PEFT's format, or a name on the hub. Requests
    * select it by `name`. Needs the option maxAdapters of initInference(). Rejects with DS_ARGUMENT
    * for a name in use, a rank above maxAdapterRank and with tensor_parallel. Rejects with DS_LIMIT
    * if maxAdapters are loaded, and DS_CHECKPOINT for an adapter of another model.
@@ -148,8 +148,8 @@ export class InferenceEngine {
   }
 
   /**
-   * Unloads an adapter. Requests in progress keep it; new ones do not find it. Throws DS_ARGUMENT
-   * for an unknown name and with tensor_parallel.
+   * Unloads an adapter. Requests in progress keep it; new requests do not find it. Throws
+   * DS_ARGUMENT for an unknown name and with tensor_parallel.
    */
   unloadAdapter(name: string): void {
     const op = 'InferenceEngine.unloadAdapter';

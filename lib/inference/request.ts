@@ -31,7 +31,7 @@ export interface RequestLimits {
   vocabSize: number;
   /** Maximum number of tokens of a prompt and its continuation. */
   maxTokens: number;
-  /** Minimum room for new tokens. */
+  /** Minimum number of new tokens for which a sequence must have space. */
   minNewTokens: number;
   /** End tokens of the model. */
   endTokens: readonly number[];
@@ -78,7 +78,7 @@ const EXECUTION = {
     shown: 'one common salt',
   }),
   /**
-   * Requests with a lower priority value run earlier, among those of the same client. Default: 0.
+   * Of the requests of one client, those with a lower priority value run earlier. Default: 0.
    * See scheduling.policy.
    */
   priority: integer('requests with a lower value run earlier', { default: 0 }),
@@ -104,7 +104,9 @@ const endOptions = (limits: RequestLimits) => ({
     'strings that end the text before them',
     { default: [], shown: 'none' },
   ),
-  /** End tokens, added to the ones of the model's generation_config.json and tokenizer. */
+  /**
+   * End tokens, in addition to the end tokens of the model's generation_config.json and tokenizer.
+   */
   stopTokens: declareOption(
     (op, tokens: readonly number[]) => requireTokens(op, tokens, limits),
     'end tokens, added to those of the model',

@@ -69,7 +69,7 @@ export const GENERATION_CONFIG = {
     flag: 'min_p',
   }),
   /**
-   * Divides positive scores of tokens in the prompt and output, and multiplies negative ones. At
+   * Divides positive scores of tokens in the prompt and output, and multiplies negative logits. At
    * least 0.01. Default: 1.
    */
   repetitionPenalty: number(

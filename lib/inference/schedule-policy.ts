@@ -23,12 +23,12 @@ const QUANTUM = 64;
 /**
  * Virtual token counters: each client has a counter of the tokens that steps computed for it, and
  * the client with the lowest counter goes next. A client that returns starts at the lowest counter
- * of the present ones, so it cannot save up turns. Tokens found in the prefix cache are free.
+ * of the present clients, so it cannot save up turns. Tokens found in the prefix cache are free.
  *
- * A sequence without room preempts one of another client under two conditions: that client runs
- * more sequences, and its counter is higher by QUANTUM and by the tokens to recompute. So a client
- * with many requests delays another one by no more than these tokens. Source: Sheng et al. 2024
- * (VTC), here with preemption.
+ * A sequence without free blocks preempts a sequence of another client under two conditions: that
+ * client runs more sequences, and its counter is higher by QUANTUM and by the tokens to recompute.
+ * So a client with many requests delays another one by no more than these tokens. Source: Sheng et
+ * al. 2024 (VTC), here with preemption.
  */
 export class SchedulePolicy {
   private readonly clients = new Map<string, ScheduledClient>();
@@ -113,8 +113,8 @@ export class SchedulePolicy {
   }
 
   /**
-   * Returns the running sequence to preempt if one of them finds no free block: the last one of the
-   * client with the most running sequences.
+   * Returns the running sequence to preempt if a running sequence finds no free block: the last
+   * sequence of the client with the most running sequences.
    */
   victim(running: readonly Sequence[]): Sequence {
     const max = Math.max(...Array.from(this.clients.values(), (client) => client.running));
@@ -164,7 +164,10 @@ export class SchedulePolicy {
     return required(queuePosition);
   }
 
-  /** Returns a client. If it was absent, it starts no earlier than the present ones. */
+  /**
+   * Returns a client. The counter of an absent client first rises to the lowest counter of the
+   * present clients.
+   */
   private clientOf(name: string): ScheduledClient {
     const client = this.clients.get(name) ?? { id: this.seen++, time: 0, running: 0, waiting: 0 };
     if (client.running + client.waiting === 0) client.time = Math.max(client.time, this.earliest());

@@ -274,8 +274,9 @@ export class Scheduler {
   }
 
   /**
-   * Admits a waiting sequence with blocks for all of its pending tokens. If there is no room, a
-   * sequence of another client may make it. Returns false if the sequence has to wait.
+   * Admits a waiting sequence with blocks for all of its pending tokens. If there are too few free
+   * blocks, a sequence of another client may be preempted. Returns false if the sequence has to
+   * wait.
    */
   private admit(sequence: Sequence): boolean {
     // A preempted sequence with a token in flight is admitted once the host has the token.

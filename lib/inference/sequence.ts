@@ -1,4 +1,4 @@
-// A growing sequence: its tokens, and the part of them in the cache.
+// A growing sequence: its tokens, and the number of tokens in the cache.
 import { required } from '../runtime/required.js';
 import { blockKey, rootKey } from './block-pool.js';
 
@@ -62,8 +62,8 @@ export class Sequence implements SequenceTurn {
   /** Only the policy reads and writes it; null before submit() and after remove(). */
   queuePosition: QueuePosition | null = null;
   /**
-   * Tokens that may follow `tokens`. The next step verifies them; learn() appends those that it
-   * accepts.
+   * Tokens that may follow `tokens`. The next step verifies them; learn() appends the accepted
+   * tokens.
    */
   proposals: readonly number[] = [];
   /** Row of its newest token in the last step's samples, while only the device has it; else -1. */
@@ -88,7 +88,7 @@ export class Sequence implements SequenceTurn {
     this.promptLength = prompt.length;
   }
 
-  /** Number of tokens, including those that only the device has. */
+  /** Number of tokens, including tokens that only the device has. */
   get length(): number {
     return this.tokens.length + this.ahead;
   }
@@ -116,8 +116,8 @@ export class Sequence implements SequenceTurn {
 
   /**
    * Appends a token that the host has received. A newer token may still be in flight. If the token
-   * differs from the proposal at its place, the cache has keys and values of other tokens from
-   * there on.
+   * differs from the proposal at its position, the cache has keys and values of other tokens from
+   * that position on.
    */
   learn(token: number): void {
     const [proposed, ...others] = this.proposals;

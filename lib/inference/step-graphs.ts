@@ -200,7 +200,7 @@ export class StepGraphs {
     }
   }
 
-  /** Frees all graphs. Later steps record new ones. */
+  /** Frees all graphs. Later steps record new graphs. */
   forget(): void {
     this.keepLast(0);
   }

@@ -347,7 +347,7 @@ function listRows(sequences: readonly Sequence[]): ScoreRow[] {
 
 /**
  * Compares the sampled tokens of each sequence with its proposals. A token counts if all proposals
- * before it equal the tokens that were sampled in their place.
+ * before it equal the tokens that were sampled at their positions.
  */
 function verifyProposals(
   sequences: readonly Sequence[],

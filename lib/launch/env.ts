@@ -150,7 +150,9 @@ function findInFile(file: string, pattern: RegExp): string | null {
   return pattern.exec(readText(file))?.[1] ?? null;
 }
 
-/** Removes the timed algorithms of matrix products; returns a description of the removed ones. */
+/**
+ * Removes the timed algorithms of matrix products; returns a description of the removed algorithms.
+ */
 export function forgetProducts(folder = algorithmFolder()): string {
   const forgotten = forgetAlgorithms(folder);
   if (forgotten.length === 0) return `no timed products in ${folder}`;

@@ -30,7 +30,7 @@ export function selectForwarded(env: Variables): Record<string, string> {
 type EnvironmentListener = (file: string, names: readonly string[]) => void;
 
 /**
- * Reads KEY=VALUE lines of .deepspeed_env in the home folder, then in the current one, which
+ * Reads KEY=VALUE lines of .deepspeed_env in the home folder, then in the current folder, which
  * overrides. DS_ENV_FILE is another name, or the path of the only file to read. The current folder
  * may belong to another user: findViolation() limits the variables of its file. Throws DS_ARGUMENT
  * with file and line.

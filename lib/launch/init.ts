@@ -125,7 +125,7 @@ function removeCreated(path: string): void {
 }
 
 /**
- * Creates a folder and its parents, and returns the new ones. mkdirSync's own `recursive` never
+ * Creates a folder and its parents, and returns the new folders. mkdirSync's own `recursive` never
  * returns for a path in /proc.
  */
 function createFolder(path: string): string[] {

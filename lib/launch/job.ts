@@ -1,4 +1,4 @@
-// The job that a launcher sends to each node: everything that a node needs to start its ranks. It
+// The job that a launcher sends to each node: the data with which a node starts its ranks. It
 // is JSON and contains the secret.
 import type { BindingRequest } from './core-binding.js';
 import type { Node } from './hostfile.js';

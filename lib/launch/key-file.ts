@@ -77,7 +77,7 @@ export function openKeyFile(file: string | undefined): KeyFile {
 
 function reload(file: string, version: string, use: (keys: readonly string[]) => void): void {
   try {
-    // A read of a pipe would block the process until another one writes to it.
+    // A read of a pipe would block this process until another process writes to it.
     if (version === NO_FILE) refuse('--api-key-file', 'a regular file', 'another kind of file');
     const keys = readKeys(file);
     use(keys);

@@ -63,7 +63,7 @@ class LauncherInput {
     }
   }
 
-  /** Forwards all signals, including earlier ones. */
+  /** Forwards all signals, including earlier signals. */
   forwardSignals(interrupt: (signal: NodeJS.Signals) => void): void {
     this.interrupt = interrupt;
     for (const signal of this.earlySignals.splice(0)) interrupt(signal);

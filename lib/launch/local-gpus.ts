@@ -5,7 +5,7 @@ import { refuse } from './argument-error.js';
 
 /**
  * Returns all usable GPUs. If CUDA_VISIBLE_DEVICES is set, returns its GPUs (numbers or
- * "GPU-<uuid>") in its order. Throws DS_ARGUMENT if one of them is not usable.
+ * "GPU-<uuid>") in its order. Throws DS_ARGUMENT if a GPU is not usable.
  */
 export function listVisibleGpus(env: Variables, probe: GpuProbe): string[] {
   const { CUDA_VISIBLE_DEVICES } = env;

@@ -35,8 +35,8 @@ export const MIN_BLOCKS = 2 * SLOTS;
 const SLOT_BYTES = 2 ** 26;
 
 /**
- * Measures with a temporary file of about `bytes` bytes in `folder`. Throws DS_IO if the folder has
- * no room, or the disk fails.
+ * Measures with a temporary file of about `bytes` bytes in `folder`. Throws DS_IO if the disk has
+ * too little space or fails.
  */
 export function measureDisk(folder: string, bytes: number, setting: AioSetting): MeasuredSetting {
   const { block_size: unit } = setting;

@@ -21,7 +21,10 @@ export function countRanks(job: Job): number {
   return job.nodes.reduce((sum, node) => sum + node.slots.length, 0);
 }
 
-/** Merges `nodeVariables`, the job's variables and the rank's variables; later ones override. */
+/**
+ * Merges `nodeVariables`, the job's variables and the rank's variables; later variables override
+ * earlier ones with the same name.
+ */
 export function createRankEnvironment(
   job: Job,
   position: RankPosition,

@@ -9,7 +9,10 @@ const TOKENIZER: Source = ['examples/tokenizer', 'tokenizer'];
 /** A chat model to start from: its data, chat template and training program. */
 const CHAT: Source = ['templates/chat', '.'];
 
-/** The description and the sources of each template; later files replace earlier ones. */
+/**
+ * The description and the sources of each template; later files replace earlier files of the same
+ * name.
+ */
 export const TEMPLATES = {
   chat: {
     start: 'trains a small Llama on chats, then answers your questions',

@@ -64,7 +64,7 @@ export interface CacheReach {
 export interface LatentHeads {
   /** Rotated queries [B, H, T, D]. */
   readonly q: Tensor;
-  /** Latents [B, 1, T, W], W even: what a cache keeps of each token. */
+  /** Latents [B, 1, T, W], W even: a cache keeps them instead of keys and values. */
   readonly latent: Tensor;
   /** Returns the keys and values [B, H, S, D] of latents [B, 1, S, W]. */
   expanded(latent: Tensor): { k: Tensor; v: Tensor };
@@ -82,11 +82,11 @@ export type RotaryReach = Pick<CacheReach, 'window' | 'scale' | 'scoreCap' | 'si
 /** The state of one layer with a recurrence. */
 export interface RecurrentState {
   /**
-   * Returns shortConv() of new tokens x [B, T, C] after the earlier ones; keeps the last inputs.
+   * Returns shortConv() of new tokens x [B, T, C] after the earlier tokens; keeps the last inputs.
    */
   convolve(x: Tensor, weight: Tensor, bias: Tensor | null): Tensor;
   /**
-   * Returns gatedDelta() of new tokens after the earlier ones; keeps the state. convolve() comes
+   * Returns gatedDelta() of new tokens after the earlier tokens; keeps the state. convolve() comes
    * first.
    */
   delta(inputs: DeltaInputs): Tensor;
@@ -107,8 +107,8 @@ export interface LayerCache {
   attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor;
 
   /**
-   * Returns attend() to the tokens that are stored already, the new ones included; absent if no
-   * layer reads the keys and values of another.
+   * Returns attend() to the tokens that are already stored, including the new tokens; absent if no
+   * layer reads the keys and values of another layer.
    */
   attendStored?(q: Tensor, reach: CacheReach): Tensor;
 
@@ -248,9 +248,9 @@ export class CausalSelfAttention extends Module {
   }
 
   /**
-   * x [B, T, C]. With a cache, x are the tokens after the cached ones. Without a cache, attention
-   * stays inside `documents` [B, T], see attention(). `isRead`: false for an op inside
-   * runProjections() that keeps what it computes from the result.
+   * Maps x [B, T, C] to the same shape. With a cache, x are the tokens after the cached tokens.
+   * Without a cache, attention stays inside `documents` [B, T], see attention(). `isRead`: false
+   * for an op inside runProjections() that keeps what it computes from the result.
    */
   override forward(
     x: Tensor,

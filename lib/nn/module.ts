@@ -234,7 +234,7 @@ export abstract class Module {
     return this.#tree.children();
   }
 
-  /** Returns the modules directly below this one. */
+  /** Returns the modules directly below this module. */
   children(): Module[] {
     return Array.from(this.namedChildren(), ([, module]) => module);
   }
@@ -263,8 +263,8 @@ export abstract class Module {
   }
 
   /**
-   * Returns the number of elements of all parameters, of the trainable ones (`trainable` true), or
-   * of the frozen ones (false). Tied parameters count once.
+   * Returns the number of elements of all parameters, of trainable parameters (`trainable` true),
+   * or of frozen parameters (false). Tied parameters count once.
    */
   numParameters(given: { trainable?: boolean } = {}): number {
     const { trainable } = readOptions('numParameters', given, { trainable: true });

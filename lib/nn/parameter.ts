@@ -130,8 +130,8 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Writes the current values, or the initial ones if it has no memory yet, into an f32 tensor, or
-   * an integer tensor of its dtype. Stored values are written from element `from` on. Throws
+   * Writes the current values, or the initial values if it has no memory yet, into an f32 tensor,
+   * or an integer tensor of its dtype. Stored values are written from element `from` on. Throws
    * DS_RELEASED if an engine had the values in shards and was destroyed, DS_IO for stored values.
    */
   writeInitial(out: Tensor, from = 0): void {
@@ -228,8 +228,8 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Moves to `place`, row-major from its offset, and shares its buffer; the caller has written the
-   * values there. Frees the old memory.
+   * Moves to the given memory, row-major from its offset, and shares its buffer. The caller has
+   * already written the values there. Frees the old memory.
    */
   place({ buffer, dtype, offset }: ParameterMemory): void {
     this.replaceBuffer(buffer.retain());
@@ -275,7 +275,7 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Moves the values, including initial ones, to new memory. A fixed dtype is kept. Throws DS_DTYPE
+   * Moves the values, also initial values, to new memory. A fixed dtype is kept. Throws DS_DTYPE
    * for other dtypes.
    */
   moveTo(device: Device, requestedDtype: DType): void {

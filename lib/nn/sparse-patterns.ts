@@ -52,8 +52,8 @@ export interface SparsityOptions {
   /** Seed of random blocks, in addition to head and block. Default: 0. */
   seed?: number;
   /**
-   * Number of tokens of the cached pattern: layouts of shorter sequences are cut from it, longer
-   * ones are built for their length. DeepSpeed's max_seq_length. Default: 2048.
+   * Number of tokens of the cached pattern: layouts of shorter sequences are cut from it, layouts
+   * of longer sequences are built for their length. DeepSpeed's max_seq_length. Default: 2048.
    */
   maxTokens?: number;
 }

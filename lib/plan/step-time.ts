@@ -185,7 +185,7 @@ function arrivalTime(
   return setup.accumulation * (arriving - (1 - UNHIDDEN_WEIGHTS) * hidden);
 }
 
-/** Returns the seconds of collectives in one step, including overlapped ones. */
+/** Returns the seconds of all collectives in one step, whether they overlap with compute or not. */
 function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, cluster: Cluster): number {
   if (setup.ranks === 1) return 0;
   const slowest = slowestLink(setup, rates, cluster);

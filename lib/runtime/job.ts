@@ -110,7 +110,7 @@ export class Job {
     }
   }
 
-  /** Closes at once; ranks that still wait for this one receive an error. */
+  /** Closes at once; ranks that still wait for this rank receive an error. */
   close(): void {
     native(() => addon.closeJob(this.handle));
   }

@@ -34,7 +34,7 @@ function noWorkingDirectoryError(cause: unknown): DsError {
     code: 'DS_IO',
     op: 'working directory',
     expected: 'an existing folder',
-    got: 'one that was deleted',
+    got: 'a deleted folder',
     hint: 'Change to an existing folder, and start the program again.',
     cause,
   });

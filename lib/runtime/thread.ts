@@ -47,7 +47,7 @@ export function startFailure(op: string, cause: unknown): unknown {
     code: 'DS_IO',
     op,
     expected: 'a working directory',
-    got: 'a deleted one',
+    got: 'a deleted folder',
     cause,
     hint: 'Node needs it to start a thread: call process.chdir() with an existing folder.',
   });

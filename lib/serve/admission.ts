@@ -9,7 +9,7 @@ export class Admission {
   /** Number of running requests by client. */
   private readonly counts = new Map<string, number>();
 
-  /** `max` limits the requests of all clients, `maxEach` those of one client. */
+  /** `max` limits the requests of all clients, `maxEach` the requests of one client. */
   constructor(
     private readonly max: number,
     private maxEach = max,

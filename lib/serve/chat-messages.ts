@@ -81,7 +81,7 @@ function parseCall(call: JsonValue, location: string): object {
   return { ...(id && { id }), type: 'function', function: { name, arguments: parsed } };
 }
 
-/** Parses `arguments` to an object, which templates expect. Throws 400 for anything else. */
+/** Parses `arguments` to an object, which templates expect. Throws 400 for other values. */
 function parseArguments(rawArguments: JsonValue, location: string): JsonObject {
   const value = typeof rawArguments === 'string' ? parseJson(rawArguments) : rawArguments;
   if (!isObject<JsonObject>(value)) {

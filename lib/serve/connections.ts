@@ -50,8 +50,8 @@ export class Connections {
   }
 
   /**
-   * Closes the oldest connection without a running request, untrusted ones first. Returns false if
-   * all have a request.
+   * Closes the oldest connection without a running request, untrusted connections first. Returns
+   * false if all connections have a request.
    */
   makeRoom(): boolean {
     const idle = Array.from(this.open).filter(([, { size }]) => size === 0);

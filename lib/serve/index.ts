@@ -1,4 +1,4 @@
-// Public API of lib/serve: an inference engine behind HTTP and in the terminal.
+// The API of lib/serve: an inference engine behind HTTP and in the terminal.
 export { requireKey } from './access.js';
 export { chat } from './chat.js';
 export type { ChatOptions } from './chat-options.js';

@@ -100,15 +100,16 @@ class PoolEntry implements PooledModel {
 class NoWaiterError extends Error {}
 
 /**
- * Models by name. One load runs at a time, in the order of the first requests. A load without room
- * unloads the least recently used models first. If all of them are in use, it stops new requests to
- * the least recently used one and waits until its running requests end. The pool owns its models.
+ * Models by name. One load runs at a time, in the order of the first requests. If a load needs more
+ * memory, it first unloads the least recently used models. If all models are in use, it stops new
+ * requests to the least recently used model and waits until its running requests end. The pool owns
+ * its models.
  */
 export class ModelPool {
   private readonly entries: readonly PoolEntry[];
   private readonly memory: number;
   private readonly idleMs: number;
-  /** Loads and unloads run one at a time: each waits for the one before. */
+  /** The last load or unload. Loads and unloads run one at a time, so the next waits for it. */
   private changing: Promise<void> = Promise.resolve();
   private readonly changes: (() => void)[] = [];
   private readonly timer: NodeJS.Timeout | null;

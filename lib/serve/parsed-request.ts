@@ -61,7 +61,7 @@ const SAMPLING_FIELDS = {
   presencePenalty: number('', { min: -2, max: 2 }),
   frequencyPenalty: number('', { min: -2, max: 2 }),
   priority: integer(''),
-  /** Maps negative seeds to positive ones, which the engine needs. */
+  /** Maps negative seeds to positive seeds, which the engine needs. */
   seed: declareOption((op, seed: number) => {
     const given = requireInteger(op, seed, Number.MIN_SAFE_INTEGER);
     return given < 0 ? Number(BigInt.asUintN(53, BigInt(given))) : given;

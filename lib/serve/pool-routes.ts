@@ -18,7 +18,7 @@ export function describePooled(
 export const statesOf = ({ models }: ModelPool): Record<string, string> =>
   Object.fromEntries(models.map(({ name, state }) => [name, state]));
 
-/** Returns the metrics of the models; those of their engines are separate. */
+/** Returns the metrics of the models; the metrics of their engines are separate. */
 export function poolMetrics({ models }: ModelPool): string[] {
   const rows: [string, 'gauge' | 'counter', string, (model: PooledModel) => number][] = [
     ['ds_model_loaded', 'gauge', '1 while it is loaded.', ({ served }) => (served ? 1 : 0)],

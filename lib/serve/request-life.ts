@@ -23,8 +23,8 @@ export class RequestLife implements QueueClient {
     const { socket, headers } = response.req;
     this.client = `${socket.remoteAddress} ${keyOf(headers) ?? ''}`;
     this.connection = socket;
-    // Listen on the socket, not on the response: a response behind another one on its connection
-    // has no socket yet, and emits no event if the connection closes.
+    // Listen on the socket, not on the response: a response that waits for another response on its
+    // connection has no socket yet, and emits no event if the connection closes.
     response.req.socket.once('close', this.onClose);
     setMaxListeners(0, this.signal); // Each prompt and choice adds a listener.
     // A retry would take as long again.

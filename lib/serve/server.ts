@@ -155,7 +155,7 @@ export class InferenceServer {
     this.admission.limitEach(this.maxOfKey);
   }
 
-  /** Requests of one key. By default, one of several keys leaves half of them to the others. */
+  /** Maximum number of requests of one key. By default, with several keys, half of all requests. */
   private get maxOfKey(): number {
     const { requests, keyRequests } = this.limits;
     return keyRequests ?? (this.access.size > 1 ? Math.ceil(requests / 2) : requests);
@@ -180,7 +180,7 @@ export class InferenceServer {
     return `http://${family === 'IPv6' ? `[${address}]` : address}:${port}`;
   }
 
-  /** Number of open connections, idle ones included. */
+  /** Number of open connections, including idle connections. */
   get openConnections(): number {
     return this.connections.count;
   }
@@ -226,8 +226,8 @@ export class InferenceServer {
   }
 
   /**
-   * Accepts no more requests, waits at most `limits.drainSeconds` for running ones, and closes all
-   * connections. Resolves when all are closed.
+   * Accepts no more requests, waits at most `limits.drainSeconds` for running requests, and closes
+   * all connections. Resolves when all connections are closed.
    */
   stop(): Promise<void> {
     this.stopping ??= this.drain();

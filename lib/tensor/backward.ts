@@ -206,7 +206,12 @@ function requireSeed(root: Tensor, seed: Tensor | null): void {
   }
   if (device === seed.device) return;
   const { name } = device;
-  fail('DS_DEVICE', `a seed on its root's ${name}`, `one on ${seed.device.name}`, `.to('${name}')`);
+  fail(
+    'DS_DEVICE',
+    `a seed on its root's ${name}`,
+    `a seed on ${seed.device.name}`,
+    `.to('${name}')`,
+  );
 }
 
 const sameSizes = (a: readonly number[], b: readonly number[]): boolean =>

@@ -1,4 +1,4 @@
-// The sink of a running backward: writes gradients in place, adds to existing ones, and defers
+// The sink of a running backward: writes gradients in place, adds to existing gradients, and defers
 // gradients of leaves on request.
 
 import { promptly } from '../runtime/deferred-calls.js';

@@ -14,7 +14,7 @@ export interface ResultStore extends Saved {
   /** Returns result `i` in the current scope. Called at most once, in the replay. */
   take(i: number): Tensor;
   /**
-   * Starts to restore the segment before this one. The backward calls it at the segment's first
+   * Starts to restore the previous segment. The backward calls it at the segment's first
    * attention, because it needs less memory from there on.
    */
   prefetchPredecessor(): void;

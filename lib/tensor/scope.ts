@@ -43,7 +43,8 @@ export class Scope {
   }
 
   /**
-   * Frees everything still owned, including graphs without a backward; the scope can be used again.
+   * Frees all tensors and graphs that it still owns, also graphs without a backward; the scope can
+   * be used again.
    */
   release(): void {
     const { tensors, nodes, nextOwner } = this;
@@ -126,8 +127,8 @@ export function scopedIn(value: unknown): Scoped[] {
 }
 
 /**
- * Passes the tensors of `result`, and the graph behind them, from one scope to the next (or the
- * caller).
+ * Passes the tensors of `result`, and the graph that computed them, from one scope to another (or
+ * to the caller).
  */
 export function passResult(from: Scope, to: Scope | null, result: unknown): void {
   let inGraph = false;

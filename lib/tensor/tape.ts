@@ -191,7 +191,7 @@ export class GradFn {
     for (let i = 0; i < saved.length; ++i) required(saved[i]).retain();
   }
 
-  /** Runs the backward once and releases everything. */
+  /** Runs the backward once, and releases all saved tensors and gradients. */
   run(sink: GradSink): void {
     if (this.isReleased) {
       this.dropGrads();

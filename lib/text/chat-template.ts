@@ -63,7 +63,7 @@ export class ChatTemplate {
       throw dataError(this.location, expected, 'a template without these marks', hint);
     }
     if (spans !== null) return { text, spans };
-    // A macro or a filter captured the text, so render again with marks to find its final place.
+    // A macro or a filter captured the text, so render again with marks to find its final position.
     const withMarks = this.runTemplate(all, MARKS).text;
     const markedSpans = findSpans(withMarks);
     const isSame = withMarks.replace(/[\uF8F0\uF8F1]/g, '') === text;

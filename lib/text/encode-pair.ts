@@ -12,7 +12,7 @@ export interface EncodedPair {
 }
 
 /**
- * Encodes two texts in at most `maxLength` tokens. Throws DS_ARGUMENT if `maxLength` leaves no room
+ * Encodes two texts in at most `maxLength` tokens. Throws DS_ARGUMENT if `maxLength` is too small
  * for the special tokens, or a text is no string.
  */
 export function encodePair(
@@ -39,8 +39,8 @@ export function encodePair(
 }
 
 /**
- * Returns the lengths of two texts that fit `room` tokens. Source: the crate tokenizers,
- * "longest_first".
+ * Returns the lengths to which two texts are cut, together at most `room` tokens. Source: the crate
+ * tokenizers, "longest_first".
  */
 function cutLengths([a, b]: readonly [number, number], room: number): [number, number] {
   if (a + b <= room) return [a, b];

@@ -52,7 +52,7 @@ export function readTexts(located: LocatedRow, { textKey }: RowKeys): RowTexts {
 
 const NUMBER = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i;
 
-/** Returns a number, or a list of them, for Parquet's 64-bit integers, which are bigints. */
+/** Returns a number, or a list of numbers, for Parquet's 64-bit integers, which are bigints. */
 export function plainNumber(value: unknown): unknown {
   if (typeof value === 'bigint') return Number(value);
   return Array.isArray(value) ? Array.from(value, plainNumber) : value;
@@ -205,7 +205,7 @@ function requireValues(rows: LocatedLabels, names: readonly string[] | undefined
     const values = valuesOf(label);
     return values.length !== width || !values.every((value) => Number.isFinite(value));
   });
-  // If one value of a CSV column is no number, all of them are strings.
+  // If one value of a CSV column is no number, all values of the column are strings.
   const [worst] = [...invalid.filter(({ label }) => Number.isNaN(Number(label))), ...invalid];
   if (!worst) return width;
   const expected = width === 1 ? 'a number as the label' : `a list of ${width} numbers`;

@@ -19,7 +19,7 @@ const markFor = (index: number): string => `\uF8F2${index}\uF8F3`;
  * Returns the index of the first non-empty message that `text` lacks; -1 if it lacks no message.
  * `render` wrote `text` from the messages. Templates trim and shorten contents, so the function
  * renders again with marks as contents. A message is lost if the template drops its mark as well.
- * The oldest turns are not lost if the template drops all of them.
+ * If the template drops all of the oldest turns, as a limit on the length does, they are not lost.
  */
 export function findLostMessage(
   messages: readonly ChatMessage[],

@@ -40,7 +40,7 @@ export function cutPieces(
 
 /**
  * Packs pieces by best-fit decreasing: takes the longest piece first and puts it in the fullest
- * sample with enough room. Equally long pieces keep their order. Source: Ding et al., "Fewer
+ * sample with enough space. Equally long pieces keep their order. Source: Ding et al., "Fewer
  * Truncations Improve Language Modeling" (2024).
  */
 export function packBestFit(pieces: readonly Piece[], capacity: number): Piece[][] {
@@ -48,19 +48,22 @@ export function packBestFit(pieces: readonly Piece[], capacity: number): Piece[]
   const lengthOf = (i: number): number => required(pieces[i]).length;
   order.sort((a, b) => lengthOf(b) - lengthOf(a) || a - b);
   const samples: Piece[][] = [];
-  const room = new RoomIndex(capacity);
+  const index = new FreeTokenIndex(capacity);
   for (const i of order) {
     const piece = required(pieces[i]);
-    const target = room.take(piece.length);
+    const target = index.take(piece.length);
     const number = target ? target.sample : samples.push([]) - 1;
     required(samples[number]).push(piece);
-    room.put(number, (target ? target.room : capacity) - piece.length);
+    index.put(number, (target ? target.free : capacity) - piece.length);
   }
   return samples;
 }
 
-/** Indexes samples by free room. A tree over the amounts finds the smallest sufficient one. */
-class RoomIndex {
+/**
+ * Indexes samples by their free tokens. A tree over the numbers finds the smallest sufficient
+ * number.
+ */
+class FreeTokenIndex {
   private readonly leaves: number;
   private readonly has: Uint8Array;
   private readonly samples: number[][];
@@ -71,23 +74,26 @@ class RoomIndex {
     this.samples = Array.from({ length: capacity + 1 }, () => []);
   }
 
-  put(sample: number, room: number): void {
-    required(this.samples[room]).push(sample);
-    this.mark(room);
+  put(sample: number, free: number): void {
+    required(this.samples[free]).push(sample);
+    this.mark(free);
   }
 
-  /** Removes and returns the sample with the least room of at least `min`; null if none has it. */
-  take(min: number): { sample: number; room: number } | null {
-    const room = this.firstFrom(min);
-    if (room < 0) return null;
-    const sample = required(required(this.samples[room]).pop());
-    this.mark(room);
-    return { sample, room };
+  /**
+   * Removes and returns the sample with the fewest free tokens, at least `min`; null if there is
+   * none.
+   */
+  take(min: number): { sample: number; free: number } | null {
+    const free = this.firstFrom(min);
+    if (free < 0) return null;
+    const sample = required(required(this.samples[free]).pop());
+    this.mark(free);
+    return { sample, free };
   }
 
-  private mark(room: number): void {
-    let node = room + this.leaves;
-    this.has[node] = required(this.samples[room]).length > 0 ? 1 : 0;
+  private mark(free: number): void {
+    let node = free + this.leaves;
+    this.has[node] = required(this.samples[free]).length > 0 ? 1 : 0;
     for (node >>= 1; node > 0; node >>= 1) {
       this.has[node] = required(this.has[2 * node]) | required(this.has[2 * node + 1]);
     }

@@ -54,7 +54,9 @@ export interface PairSample {
   margin: number | null;
 }
 
-/** A batch of P pairs: rows 0 to P - 1 are the chosen answers, the others the rejected ones. */
+/**
+ * A batch of P pairs: rows 0 to P - 1 are the chosen answers, the other rows the rejected answers.
+ */
 export interface PairBatch {
   /** Ids of the tokens, [2P, T] i32, padded at the right. */
   ids: Tensor;

@@ -39,8 +39,8 @@ interface EncodedRow {
   ids: Int32Array;
   labels: Int32Array;
   /**
-   * Whether a token spans the end of the prompt, so that the prompt's tokens are not the first ones
-   * of the row.
+   * Whether a token spans the end of the prompt, so that the row does not start with the prompt's
+   * own tokens.
    */
   isBlurred: boolean;
 }

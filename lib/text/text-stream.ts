@@ -126,7 +126,7 @@ export class TextStream {
     return this.position.epoch;
   }
 
-  /** Counts of all rows that this object has read, including repeated ones. */
+  /** Counts of all rows that this object has read, including repeated rows. */
   get report(): Readonly<TextReport> {
     return this.counts;
   }
@@ -254,7 +254,7 @@ export class TextStream {
     for (const [name, ownValue] of Object.entries(this.stateIdentity())) {
       if (state[name] === ownValue) continue;
       const hint = 'Resume with the same files and options, or without the state.';
-      const got = `one with ${name} ${JSON.stringify(state[name])}`;
+      const got = `a position with ${name} ${JSON.stringify(state[name])}`;
       const expected = `a position with ${name} ${ownValue}`;
       throw new DsError({
         code: 'DS_CHECKPOINT',

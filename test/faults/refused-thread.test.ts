@@ -32,7 +32,7 @@ test('a deleted working directory and other failures keep their own errors', () 
   expect(startFailure('saveCheckpoint', gone)).toMatchObject({
     code: 'DS_IO',
     message: expect.stringMatching(
-      'saveCheckpoint: expected a working directory, got a deleted one',
+      'saveCheckpoint: expected a working directory, got a deleted folder',
     ),
   });
   const other = new Error('of the program');

@@ -161,7 +161,9 @@ test('an adapter of a larger model is refused by its shapes', async () => {
   const dir = await save('other', { r: 2, targetModules: ['q_proj'] }, tinyLlama(64));
   const error = await refusal(() => engine.loadAdapter('new', dir));
   expect(error).toMatchObject({ code: 'DS_CHECKPOINT' });
-  expect(error.message).toMatch(/q_proj from \d+ to \d+ values, got one from 64 to 64/);
+  expect(error.message).toMatch(
+    /q_proj from \d+ to \d+ values, got an adapter from 64 to 64 values/,
+  );
   const text = readFileSync(file, 'utf8');
   writeFileSync(file, text.replace('"r": 2', '"r": 3'));
   const wrong = await refusal(() => engine.loadAdapter('new', places.one!));

@@ -53,6 +53,6 @@ test('ds in a deleted working directory prints one line', () => {
   const { status, stderr } = spawnSync('sh', ['-c', line, process.execPath], { encoding: 'utf8' });
   expect([status, stderr]).toEqual([
     2,
-    'ds: working directory: expected an existing folder, got one that was deleted. Change to an existing folder, and start the program again.\n',
+    'ds: working directory: expected an existing folder, got a deleted folder. Change to an existing folder, and start the program again.\n',
   ]);
 });

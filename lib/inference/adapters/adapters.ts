@@ -486,7 +486,7 @@ function requireFitting(
       expected: whole
         ? `an adapter of ${name} from ${whole.inputs} to ${whole.outputs} values`
         : 'adapters of linear layers of this model',
-      got: whole ? `one from ${inputs} to ${outputs}` : name,
+      got: whole ? `an adapter from ${inputs} to ${outputs} values` : name,
       hint: 'The adapter belongs to another model, or to a layer that supports only one adapter.',
     });
   }

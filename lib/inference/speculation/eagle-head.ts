@@ -185,7 +185,10 @@ export class EagleHead extends Module implements RunnerHooks {
     }
   }
 
-  /** Returns scores [S, V] of the tokens that follow the ones at `ends` [S], of tokens [1, N]. */
+  /**
+   * Returns scores [S, V] of the tokens that follow the tokens at indices `ends` [S] of `tokens`
+   * [1, N].
+   */
   logitsAfter(tokens: Tensor, places: Places, ends: Tensor): Tensor {
     const features = (this.#inputs as Tensor).unsqueeze(0);
     const hidden = this.forward(tokens, features, places);

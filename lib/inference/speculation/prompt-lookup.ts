@@ -33,8 +33,8 @@ export class PromptLookup {
 
   /**
    * Returns up to `max` tokens that may follow. It takes the longest match of the last tokens, and
-   * the latest of equal ones. Without a match it resumes the last one: one replaced token does not
-   * end a copy. If the continuation reaches the end of the text, it repeats.
+   * the latest of equal matches. Without a match it resumes the last match, so that one replaced
+   * token does not end a copy. If the continuation reaches the end of the text, it repeats.
    */
   propose(max: number): number[] {
     const { tokens } = this;

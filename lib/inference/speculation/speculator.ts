@@ -42,7 +42,7 @@ interface DraftState {
 /**
  * Proposes tokens for the next step. Sampling verifies them: it draws the token of each position
  * with the noise of that position, as a step without proposals does. The step keeps proposals while
- * they equal the drawn tokens. So the tokens are those of generation without speculation.
+ * they equal the drawn tokens. So the result equals generation without speculation.
  *
  * A draw equals a proposal with the probability of that token. For proposals without a distribution
  * this is rejection sampling. Source: Leviathan et al. 2023.

@@ -1,4 +1,4 @@
-// Reads what a completion script needs from commander: commands, options and kinds of values.
+// Reads the data of a completion script from commander: commands, options and kinds of values.
 
 import type { Argument, Command, Option } from 'commander';
 import { required } from '../../runtime/required.js';

@@ -66,8 +66,8 @@ export function repeat(x: Tensor, ...repeats: Sizes): Tensor {
 }
 
 /**
- * Repeats each element of `dim` `count` times in a row; without `dim` those of the flattened
- * tensor. As torch.repeat_interleave.
+ * Repeats each element of `dim` `count` times in a row; without `dim`, the elements of the
+ * flattened tensor. As torch.repeat_interleave.
  */
 export function repeatInterleave(x: Tensor, count: number, dim?: number): Tensor {
   requireTensor('repeatInterleave', x);

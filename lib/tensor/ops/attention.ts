@@ -217,7 +217,7 @@ function requireInvariantKernel(
   const isPlain = causal && dropout.p === 0 && Object.values(masks).every((mask) => mask === null);
   if (isPlain && q.shape[2] === k.shape[2]) return;
   const expected = 'causal attention of whole rows, without masks, documents, layout and dropout';
-  refuseBatchInvariant('attention', expected, 'another one');
+  refuseBatchInvariant('attention', expected, 'another attention');
 }
 
 /**

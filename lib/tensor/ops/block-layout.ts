@@ -23,7 +23,7 @@ export interface BlockLayoutSizes {
 
 /**
  * Lets the queries of a block see the key blocks from `from` to before `to`, clipped to the
- * existing ones. Throws DS_ARGUMENT if a bound is not an integer.
+ * existing blocks. Throws DS_ARGUMENT if a bound is not an integer.
  */
 export type SeeBlocks = (from: number, to: number) => void;
 

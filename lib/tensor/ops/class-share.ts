@@ -39,10 +39,10 @@ interface SharedRows {
 }
 
 /**
- * Turns log-sum-exps, losses and correct flags of this rank into those over all classes, in place.
- * First exchange: the largest log-sum-exp, which is subtracted. Second: the sum of the ranks'
- * exponentials. Rows that do not count stay 0. With a report, a third exchange finds whether a
- * class of another rank beats the target.
+ * Replaces log-sum-exps, losses and correct flags over this rank's classes by those over all
+ * classes, in place. First exchange: the largest log-sum-exp, which is subtracted. Second: the sum
+ * of the ranks' exponentials. Rows that do not count stay 0. With a report, a third exchange finds
+ * whether a class of another rank beats the target.
  */
 export function reduceRows(rows: SharedRows, share: ClassShare, ignoreIndex: number): void {
   noGrad(() =>

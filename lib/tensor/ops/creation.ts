@@ -196,7 +196,7 @@ function toDevice(x: Tensor, device: Device): Tensor {
       code: 'DS_DEVICE',
       op: 'to',
       expected: `a move between the CPU and ${device.name}`,
-      got: `one from ${source.name}`,
+      got: `a move from ${source.name}`,
       hint: "Go through the CPU: x.to('cpu').to(...).",
     });
   }

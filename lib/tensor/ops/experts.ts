@@ -42,9 +42,9 @@ export interface RouteOptions {
 // Operations: experts.
 
 /**
- * Returns the k experts with the largest logits [T, E] of each token, E at most 512; of equal ones
- * the lower index. Weights are the softmax over all experts or, normalized, over the chosen ones;
- * f32 inside (f64 for f64). Throws DS_SHAPE or DS_DTYPE if the tensors do not fit together,
+ * Returns the k experts with the largest logits [T, E] of each token, E at most 512; of equal
+ * logits the lower index. Weights are the softmax over all experts or, normalized, over the chosen
+ * ones; f32 inside (f64 for f64). Throws DS_SHAPE or DS_DTYPE if the tensors do not fit together,
  * DS_ARGUMENT for invalid options. Sources: Shazeer et al. 2017; transformers' MixtralTopKRouter.
  */
 export function routeTopK(unpacked: Tensor, options: RouteOptions): Routes {
@@ -81,8 +81,8 @@ export interface RowGroups {
 }
 
 /**
- * Sorts the choices `ids` [T, k] i32 by expert: of `count` experts, all of them or, with `first`,
- * the ones from `first` on. Other ranks process the choices of other experts. Throws DS_SHAPE or
+ * Sorts the choices `ids` [T, k] i32 by expert: of all `count` experts or, with `first`, of `count`
+ * experts from `first` on. Other ranks process the choices of other experts. Throws DS_SHAPE or
  * DS_DTYPE if the tensors do not fit together, DS_ARGUMENT for invalid options.
  */
 export function groupRows(ids: Tensor, count: number, first: number | null = null): RowGroups {

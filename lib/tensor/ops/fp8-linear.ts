@@ -176,7 +176,7 @@ class InputCodes implements Saved {
   private rows: Codes | null = null;
   private transposed: Codes | null = null;
 
-  /** Returns the codes of the rows. Quantizes missing ones; for `backward` also the transpose. */
+  /** Returns the codes of the rows. Quantizes missing codes; for `backward` also the transpose. */
   cast(matrix: View, device: Device, scaling: Scaling, backward: boolean): Codes {
     const kind = { format: 'e4m3', scaling } as const;
     const missing = { rows: !this.rows, columns: backward && !this.transposed };

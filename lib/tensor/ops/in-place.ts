@@ -96,7 +96,7 @@ function requireDType(op: string, x: Tensor, result: Tensor): void {
     code: 'DS_DTYPE',
     op,
     expected: `a result that ${describe(x)} can hold`,
-    got: result.dtype === 'bool' ? 'bool' : `one of ${result.dtype}`,
+    got: result.dtype === 'bool' ? 'bool' : `a result of ${result.dtype}`,
     hint: 'Cast one of them first.',
   });
 }

@@ -111,7 +111,7 @@ function propagate(
 const SMALL_OUTPUTS = 1024;
 const isSmall = (dz: View): boolean => required(dz.shape[1]) <= SMALL_OUTPUTS;
 
-/** Two neighbours of JointOutputs as one view, and each of them. */
+/** Two adjacent parts of JointOutputs: as one view, and each. */
 interface Pair {
   readonly both: View;
   readonly each: readonly [View, View];

@@ -173,7 +173,7 @@ class KeptLogits implements LogitsPlan {
   }
 }
 
-/** Keeps no logits: the backward recomputes those of each chunk. */
+/** Keeps no logits: the backward recomputes the logits of each chunk. */
 class RecomputedLogits implements LogitsPlan {
   private readonly shared: Tensor;
 

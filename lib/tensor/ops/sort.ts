@@ -99,7 +99,7 @@ export function argsort(x: Tensor, options: SortOptions | number = {}): Tensor {
 
 /**
  * Returns the `k` largest elements of `dim`, largest first, and their indices (i64); with `largest:
- * false` the smallest, smallest first. Of equal elements the first ones are selected; NaN is the
+ * false` the smallest, smallest first. Of equal elements, it selects the first; NaN is the
  * greatest. The values are differentiable. Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT
  * unless `k` is an integer from 0. As torch.topk.
  */

@@ -35,7 +35,7 @@ class OffloadedInputs implements KeptInputs {
   private references = 0;
   private state: 'device' | 'host' | 'uploading' | 'restored' = 'device';
   private readonly moved: MovedInput[] = [];
-  /** The inputs, with null for the moved ones. */
+  /** The inputs, with null for moved inputs. */
   private readonly residents: unknown[];
   private readonly uploaded: Event;
 

@@ -15,7 +15,7 @@ const KEYS: Readonly<Record<string, keyof CheckpointingOptions | null>> = {
 /**
  * Sets how checkpoint() saves and measures later segments, like deepspeed.checkpointing.configure.
  * Takes options, or the section of a ds_config.json with its keys. Throws DS_ARGUMENT for unknown
- * or invalid options, DS_CONFIG for unsupported ones.
+ * or invalid options, DS_CONFIG for unsupported options.
  */
 export function configure(given: CheckpointingOptions | ActivationCheckpointingSection = {}): void {
   const isSection = Object.keys(KEYS).some((key) => Object.hasOwn(given ?? {}, key));

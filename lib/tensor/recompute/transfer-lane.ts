@@ -1,4 +1,5 @@
-// Copies of a device's tensors in pinned host memory, on two streams beside compute.
+// Copies of a device's tensors in pinned host memory, on two streams in addition to the compute
+// stream.
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';

@@ -187,7 +187,7 @@ const isSetLike = (value: Value): value is PySet | View =>
 const setSize = (value: PySet | View): number =>
   value instanceof View ? value.dict.size : value.length;
 
-/** Returns whether all items of a set are in another one. */
+/** Returns whether all items of a set are in another set. */
 function isWithin(a: PySet | View, b: PySet | View): boolean {
   if (setSize(a) > setSize(b)) return false;
   return toList(a).every((item) => {

@@ -79,7 +79,7 @@ export class Symbols {
     if (this.find(name) === null) this.define(name, { action: 'resolve', name });
   }
 
-  /** Merges the branches of an "if": a variable that only some of them store may be unset. */
+  /** Merges the branches of an "if": a variable that only some branches store may be unset. */
   private merge(branches: readonly Symbols[]): void {
     const stored = new Set(branches.flatMap((branch) => [...branch.stores]));
     for (const name of this.stores) stored.delete(name);

@@ -120,11 +120,13 @@ const LABEL = 0x8000_00ff;
 const IS_KEY = 1 << 8;
 const IS_FAR = 1 << 9;
 const OFFSET_MASK = 0x7fff_ffff;
-/** Maximum bytes of a cluster; longer ones are looked up by code point. Source: the Rust crate. */
+/**
+ * Maximum bytes of a cluster; longer clusters are looked up by code point. Source: the Rust crate.
+ */
 const MAX_CLUSTER = 5;
 /**
- * Matches single characters without combining ones, and runs that may contain clusters. Runs are
- * short because Intl.Segmenter takes quadratic time on long texts.
+ * Matches single characters without combining characters, and runs that may contain clusters. Runs
+ * are short because Intl.Segmenter takes quadratic time on long texts.
  */
 const RUNS = /[\n\t -~](?![^\n\t -~])|[\n\t -~]?[^\n\t -~]+\n?/g;
 /** Number of cached clusters. */

@@ -10,7 +10,7 @@ export function readVocabulary(fields: Fields): Map<string, number> {
   );
 }
 
-/** Returns the ids of the tokens <0x00> to <0xFF>; undefined for missing ones. */
+/** Returns the ids of the tokens <0x00> to <0xFF>; undefined for missing tokens. */
 export const findByteIds = (ids: ReadonlyMap<string, number>): (number | undefined)[] =>
   Array.from({ length: 256 }, (_, byte) =>
     ids.get(`<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`),

@@ -71,7 +71,7 @@ export const hermesGrammar = (tools: readonly FunctionTool[]): CallGrammar => ({
   forms: [jsonForm(tools)],
 });
 
-/** {"name": "f", "parameters": {..}}; {..}, also behind <|python_tag|>. */
+/** {"name": "f", "parameters": {..}}; {..}, also after <|python_tag|>. */
 export const llamaGrammar = (tools: readonly FunctionTool[]): CallGrammar => ({
   begin: '<|python_tag|>',
   end: '',

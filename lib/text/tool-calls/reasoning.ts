@@ -31,7 +31,7 @@ interface ReasoningStart {
 
 /**
  * Passes reasoning to `output` and the text after it to `pass`. Only a marker at the start counts:
- * later ones are content, such as code.
+ * later markers are content, such as code.
  */
 export function* readReasoning(
   input: TextInput,
