@@ -105,7 +105,8 @@ void run(const GatedDelta& op, CpuContext& ctx) {
 }
 
 void run(const GatedDeltaBackward& op, CpuContext& ctx) {
-  if (op.v.numel() == 0 && op.q.numel() == 0) return;
+  // Without channels, the gradients of decays and betas are zeros.
+  if (op.v.numel() == 0 && op.q.numel() == 0 && op.decay.numel() == 0) return;
   for_floating("gated_delta_backward", op.q.dtype, [&]<class T>(TypeTag<T>) {
     for_key_heads<T>(op.q, op.v.shape[2], op.dq, op.dk, ctx,
                      [&](int64_t batch, int64_t head, compute_t<T>* dq, compute_t<T>* dk) {

@@ -91,7 +91,8 @@ void run(const StateSpace& op, CpuContext& ctx) {
 }
 
 void run(const StateSpaceBackward& op, CpuContext& ctx) {
-  if (op.x.numel() == 0 && op.c.numel() == 0) return;
+  // Without states or channels, the gradients of decays and steps are zeros.
+  if (op.x.numel() == 0 && op.c.numel() == 0 && op.decay.numel() == 0) return;
   for_floating("state_space_backward", op.c.dtype, [&]<class T>(TypeTag<T>) {
     for_key_heads<T>(op.c, op.x.shape[2], op.dc, op.db, ctx,
                      [&](int64_t batch, int64_t head, compute_t<T>* dc, compute_t<T>* db) {

@@ -116,6 +116,8 @@ export interface Spec {
 
 export interface MatrixCase extends Case {
   op: OpName;
+  /** The case's operands and arguments. */
+  build(): Problem;
   /** Runs the op without `operand`. */
   runWithout(operand: string, device: Device): void;
   /** The names of the case's operands. */
@@ -177,7 +179,7 @@ function imageOf(operand: Operand, poison: number): Image {
   return { operand, raw, at, lead, strides };
 }
 
-type Images = Record<string, Image>;
+export type Images = Record<string, Image>;
 
 /**
  * The same memory as four-byte words, if an element has four bytes: a loop over one array type is
@@ -203,7 +205,7 @@ function copyElements(from: NumericArray, to: NumericArray, { operand, at, lead 
 }
 
 /** The same values, with different poison around them. */
-function poisonGaps(image: Image, poison: number): Image {
+export function poisonGaps(image: Image, poison: number): Image {
   const { operand, raw } = image;
   const other = rawArray(operand.dtype, raw.length);
   new Uint8Array(other.buffer).fill(poison);
@@ -211,7 +213,7 @@ function poisonGaps(image: Image, poison: number): Image {
   return { ...image, raw: other };
 }
 
-function imagesOf(problem: Problem, poison: number): Images {
+export function imagesOf(problem: Problem, poison: number): Images {
   const images: Images = {};
   for (const [name, operand] of Object.entries(problem.operands)) {
     if (operand && !operand.sameAs) images[name] = imageOf(operand, poison);
@@ -236,7 +238,7 @@ function kernelOf(op: OpName): Kernel {
 }
 
 /** Runs `op` on copies of the images on `device` and returns the images afterwards. */
-function execute(device: Device, op: OpName, problem: Problem, images: Images): Images {
+export function execute(device: Device, op: OpName, problem: Problem, images: Images): Images {
   const buffers: Record<string, Buffer> = {};
   const args: Record<string, unknown> = { ...problem.args };
   for (const [name, { operand, raw, lead, strides }] of Object.entries(images)) {
@@ -269,7 +271,7 @@ function execute(device: Device, op: OpName, problem: Problem, images: Images): 
 }
 
 /** All other elements than the op's outputs must keep their values. */
-function checkUntouched(name: string, before: Image, after: Image): void {
+export function checkUntouched(name: string, before: Image, after: Image): void {
   const rest = after.raw.slice();
   if (before.operand.check) copyElements(before.raw, rest, before);
   if (sameBytes(rest, before.raw)) return;
@@ -285,7 +287,7 @@ function sameElement(a: Image, b: Image, p: number): boolean {
   return nan(decode(a.raw, p, dtype)) && nan(decode(b.raw, p, dtype));
 }
 
-function checkSameBits(name: string, expected: Image, got: Image, label: string): void {
+export function checkSameBits(name: string, expected: Image, got: Image, label: string): void {
   const inside = ({ raw, lead, at }: Image) => raw.subarray(lead, lead + at.length);
   if (!expected.operand.strides && sameBytes(inside(expected), inside(got))) return;
   for (let i = 0; i < expected.at.length; ++i) {
@@ -392,6 +394,7 @@ export function opCase(spec: Spec): MatrixCase {
   return {
     name,
     op: spec.op,
+    build: () => spec.build(new Random(name)),
     run: (device) => runCase(spec, name, device),
     runWithout: (operand, device) => {
       const problem = spec.build(new Random(name));
