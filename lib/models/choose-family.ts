@@ -111,7 +111,7 @@ const BESIDE_TEXT = /^(tie_word_embeddings|dtype|torch_dtype)$|_token_id$/;
 /** An encoder, which is no causal language model. */
 function noTaskError(location: string, all: JsonObject): DsError {
   const hint =
-    'An encoder generates no text. Open it with nn.models.fromPretrained(dir, { task: "auto" }), or name its task, such as "embedding". ds serve answers embeddings and rankings.';
+    'An encoder generates no text. Open it with nn.models.fromPretrained(dir, { task: "auto" }), or name its task, such as "embedding". `ds eval --task` measures a classifier, and `ds serve` answers embeddings and rankings.';
   const config = new ModelConfig(location, all, hint);
   return config.refusalError('model_type', 'a causal language model', config.get('model_type'));
 }
@@ -172,7 +172,7 @@ function requireLanguageModel(location: string, values: JsonObject): void {
   }
   if (names.length === 0 || !names.every((name) => OTHER_HEAD.test(name))) return;
   const hint =
-    'This folder has the head of another task: fromPretrained(dir, { task: "auto" }) opens it, and classify(texts) of a classifier returns labels (docs/classification.md). For a new language model, omit "architectures".';
+    'This folder has the head of another task: fromPretrained(dir, { task: "auto" }) opens it, classify(texts) of a classifier returns labels, and `ds eval --task` measures it (docs/classification.md). For a new language model, omit "architectures".';
   throw config.refusalError(
     'architectures',
     'a language model, such as "LlamaForCausalLM"',

@@ -141,3 +141,14 @@ test('a language model is refused', async () => {
   const call = evaluation.evaluateTask(model as never, { files: path('rows.jsonl') });
   await expect(call).rejects.toThrow(/evaluateTask model: expected a model with a head/);
 });
+
+test('a classifier without --task is refused with this option', () => {
+  for (const [folder, hint] of [
+    ['whole', /An encoder generates no text\..*`ds eval --task` measures a classifier/],
+    ['decoder-whole', /the head of another task: .*`ds eval --task` measures it/],
+  ] as const) {
+    const { status, stderr } = ds(`${folder} --data rows.jsonl`);
+    expect(status).not.toBe(0);
+    expect(stderr).toMatch(hint);
+  }
+});
