@@ -1,5 +1,4 @@
 // SafetensorsFile: checks the header of a safetensors file, then reads ranges of its tensors.
-import { basename } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
@@ -48,13 +47,12 @@ export class SafetensorsFile {
    */
   static async of(file: InputFile, hasCodes = false): Promise<SafetensorsFile> {
     const { path, bytes } = file;
-    const name = basename(path);
     try {
       const prefix = await file.slice(0, Math.min(PREFIX_BYTES, bytes));
-      const length = headerLength(prefix, bytes, name);
+      const length = headerLength(prefix, bytes, path);
       const dataStart = PREFIX_BYTES + length;
       const json = await file.slice(PREFIX_BYTES, length);
-      const { entries, metadata } = parseHeader(json, bytes - dataStart, name, hasCodes);
+      const { entries, metadata } = parseHeader(json, bytes - dataStart, path, hasCodes);
       return new SafetensorsFile(file, dataStart, entries, metadata);
     } catch (error) {
       await file.close();

@@ -35,6 +35,16 @@ test('an entry is read from any of its bytes on', async () => {
   await file.close();
 });
 
+test('the error of a truncated file has its folder', async () => {
+  const path = join(dir, 'short.safetensors');
+  const { bytes } = encodeHeader([{ name: 'first', dtype: 'u8', shape: [3] }]);
+  for (const length of [4, 20, bytes.length]) {
+    writeFileSync(path, bytes.subarray(0, length));
+    const message = expect.stringContaining(path);
+    await expect(SafetensorsFile.open(path)).rejects.toMatchObject({ message });
+  }
+});
+
 test('a missing folder and an unreadable one give different errors', async () => {
   await expect(listTags(join(dir, 'none'))).rejects.toMatchObject({ code: 'DS_CHECKPOINT' });
   const unreadable = Object.assign(new Error('EIO: i/o error, scandir'), {
