@@ -1,5 +1,6 @@
 // Builds samples (rows of a batch): tokens, labels, positions and documents.
 
+import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
@@ -46,10 +47,10 @@ export function buildSample(
   pad: number,
 ): TextSample {
   const sample: TextSample = {
-    ids: new Int32Array(length).fill(pad),
-    labels: new Int32Array(length).fill(IGNORED),
-    positions: new Int32Array(length),
-    documents: new Int32Array(length).fill(PADDING),
+    ids: createList(length).fill(pad),
+    labels: createList(length).fill(IGNORED),
+    positions: createList(length),
+    documents: createList(length).fill(PADDING),
   };
   let at = 0;
   pieces.forEach((piece, number) => {
@@ -64,6 +65,21 @@ export function buildSample(
   });
   for (let i = at; i < length; ++i) sample.positions[i] = i - at;
   return sample;
+}
+
+/** Throws DS_OUT_OF_MEMORY. */
+function createList(length: number): Int32Array {
+  try {
+    return new Int32Array(length);
+  } catch {
+    throw new DsError({
+      code: 'DS_OUT_OF_MEMORY',
+      op: 'a sample of text',
+      expected: `memory for four lists of ${length} tokens`,
+      got: 'less',
+      hint: 'Lower `length`.',
+    });
+  }
 }
 
 /**

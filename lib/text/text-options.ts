@@ -86,7 +86,7 @@ export function readTextSettings(op: string, options: TextOptions): TextSettings
   return {
     files: findFiles(`${op} files`, options.files),
     columns: readColumns(`${op} columns`, options.columns),
-    length: requireInteger(`${op} length`, options.length, 2),
+    length: requireLength(`${op} length`, options.length),
     packing,
     overlong,
     pad: tokenizer.padId ?? tokenizer.eosId ?? 0,
@@ -98,4 +98,13 @@ export function readTextSettings(op: string, options: TextOptions): TextSettings
       timeoutMs: requireInteger(`${op} timeoutMs`, options.timeoutMs ?? 600_000, 1),
     },
   };
+}
+
+/** Most tokens of a sample: lists of tokens store their length in 32 bits. */
+const MAX_LENGTH = 2 ** 31 - 1;
+
+function requireLength(op: string, length: unknown): number {
+  const valid = requireInteger(op, length, 2);
+  if (valid > MAX_LENGTH) throw valueError(op, `an integer of 2 to ${MAX_LENGTH}`, length);
+  return valid;
 }
