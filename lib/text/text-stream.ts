@@ -1,6 +1,7 @@
 // TextStream: batches of tokenized rows of files that need not fit memory. A seed determines the
 // order, and checkpoints resume it.
 
+import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject } from '../../types/json.js';
 import { shuffledOrder } from '../data/order.js';
 import { DsError } from '../errors.js';
@@ -252,10 +253,11 @@ export class TextStream {
    */
   loadStateDict(state: JsonObject): void {
     for (const [name, ownValue] of Object.entries(this.stateIdentity())) {
-      if (state[name] === ownValue) continue;
+      const saved = state[name] ?? null;
+      if (isDeepStrictEqual(saved, ownValue)) continue;
       const hint = 'Resume with the same files and options, or without the state.';
-      const got = `a position with ${name} ${JSON.stringify(state[name])}`;
-      const expected = `a position with ${name} ${ownValue}`;
+      const got = `a position with ${name} ${JSON.stringify(saved)}`;
+      const expected = `a position with ${name} ${JSON.stringify(ownValue)}`;
       throw new DsError({
         code: 'DS_CHECKPOINT',
         op: 'TextStream.loadStateDict',
@@ -274,9 +276,10 @@ export class TextStream {
   /** Returns the options that determine the samples and their order. */
   private stateIdentity(): JsonObject {
     const { shuffleBuffer, length, overlong, packing, seed, shuffle } = this.settings;
+    const { columns = null } = this.settings;
     const bytes = this.parts.reduce((sum, { start, end }) => sum + end - start, 0);
     const content = { parts: this.parts.length, bytes };
-    return { ...content, shuffleBuffer, length, overlong, packing, seed, shuffle };
+    return { ...content, columns, shuffleBuffer, length, overlong, packing, seed, shuffle };
   }
 }
 

@@ -180,3 +180,19 @@ test('ds eval reads pairs as ds train, and refuses a column that it would lose',
     expect(() => read(...words)).toThrow(/NAME=VALUE,NAME=VALUE with different names/);
   }
 });
+
+test('a position of a stream with other columns is refused', async () => {
+  const files = write('stream.jsonl', lines(...faq));
+  const open = (more: object) => TextStream.open({ files, tokenizer, length: 16, ...more });
+  const [named, swapped] = [{ columns }, { columns: { question: 'completion', answer: 'prompt' } }];
+  const state = (await open(named)).stateDict();
+  const again = await open({ columns: { answer: 'completion', question: 'prompt' } });
+  again.loadStateDict(JSON.parse(JSON.stringify(state)));
+  for (const other of [swapped, {}]) {
+    const stream = await open(other);
+    expect(() => stream.loadStateDict(state)).toThrow(/a position with columns .*got one with col/);
+  }
+  // A state without columns belongs to a stream without them.
+  const { columns: _, ...former } = (await open({})).stateDict();
+  (await open({})).loadStateDict(former);
+});
