@@ -27,6 +27,24 @@ export function onNpmEnd(call: () => void, intervalMs = INTERVAL_MS): () => void
   return () => clearInterval(timer);
 }
 
+/**
+ * Returns a notice if npm ends the container: it is process 1, or the only child of an init. The
+ * kernel then kills this process while it finishes its work. Null otherwise, and if npm itself is
+ * the parent, which waits for this process.
+ */
+export function npmContainerNotice(command: string): string | null {
+  const parent = process.ppid;
+  if (!isShellOfNpm(parent)) return null;
+  const npm = parentOf(parent);
+  const [init = ''] = readWords(1);
+  const isFirst = npm === 1 || (parentOf(npm) === 1 && INIT.test(init));
+  if (!isFirst) return null;
+  return `${command}: npm is the first process of this container, and the container ends with it: a stop cuts requests off. Write "exec ${command}" into package.json, or start ${command} without npm.`;
+}
+
+/** Programs of containers that end when their child ends. */
+const INIT = /(^|\/)(docker-init|tini|dumb-init|catatonit)$/;
+
 function isShellOfNpm(pid: number): boolean {
   if (process.env.npm_command === undefined) return false;
   const [, option, script = ''] = readWords(pid);

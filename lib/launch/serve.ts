@@ -22,7 +22,7 @@ import { fromFlags } from './declared-flags.js';
 import { readEngineOptions, readTemplate, SERVER, type ServeFlags } from './engine-flags.js';
 import { KEY_VARIABLE, openKeyFile, readKeys } from './key-file.js';
 import { findModels } from './models-dir.js';
-import { onNpmEnd } from './npm-parent.js';
+import { npmContainerNotice, onNpmEnd } from './npm-parent.js';
 
 /** Seconds that ranks have to end after their server. */
 const RANK_END_SECONDS = 10;
@@ -158,6 +158,8 @@ export async function serveInProcess(folder: string | null, flags: ServeFlags): 
       `ds: every client that reaches ${host} may send requests. To require a key, set ${KEY_VARIABLE} or --api-key-file.`,
     );
   }
+  const npmNotice = npmContainerNotice('ds serve');
+  if (npmNotice !== null) console.error(npmNotice);
   try {
     await Promise.race([server.ready, stopped]);
     if (server.served || server.pool) console.log(describeServer(server));

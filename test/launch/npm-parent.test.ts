@@ -1,5 +1,5 @@
 // The end of npm, which its commands do not hear of.
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import {
   chmodSync,
   existsSync,
@@ -93,3 +93,30 @@ test('a command of another shell stays', async () => {
   shell.kill('SIGTERM');
   expect(await ending()).toBe('stayed');
 });
+
+/** Whether this process may start another one as process 1 of its own. */
+const hasNamespaces = spawnSync('unshare', ['-pf', '--mount-proc', 'true']).status === 0;
+
+(hasNamespaces ? test : test.skip)(
+  'npm as process 1 gives a notice, unless it is the parent',
+  () => {
+    writeFileSync(
+      join(dir, 'notice.cjs'),
+      `require(${JSON.stringify(hook)});
+const { npmContainerNotice } = require(${JSON.stringify(source)});
+console.log(npmContainerNotice('ds serve'));`,
+    );
+    const scripts = { shell: 'node notice.cjs', replaced: 'exec node notice.cjs' };
+    writeFileSync(join(dir, 'package.json'), JSON.stringify({ name: 'app', scripts }));
+    const run = (script: string, ...before: string[]): string => {
+      const words = [...before, 'npm', 'run', '--offline', '--silent', script];
+      return spawnSync(words[0] as string, words.slice(1), { cwd: dir, encoding: 'utf8' }).stdout;
+    };
+    const contained = ['unshare', '-pf', '--mount-proc'];
+    expect(run('shell', ...contained)).toMatch(
+      /^ds serve: npm is the first process of this container.*"exec ds serve"/,
+    );
+    expect(run('replaced', ...contained)).toBe('null\n');
+    expect(run('shell')).toBe('null\n');
+  },
+);
