@@ -110,6 +110,43 @@ test('experts of Nemotron-H may have a width of their own, without biases', () =
   );
 });
 
+test('published sizes give the published numbers of parameters', () => {
+  const countOf = (config: JsonObject): [number, number] => {
+    const model = nn.models.fromConfig(config);
+    const all = model.parameters().reduce((sum, { numel }) => sum + numel, 0);
+    return [all, all - model.idleParameters()];
+  };
+  // Nemotron 3 Nano 30B-A3B.
+  const [all, active] = countOf({
+    model_type: 'nemotron_h',
+    hybrid_override_pattern: 'MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME',
+    hidden_size: 2688,
+    num_key_value_heads: 2,
+    vocab_size: 131_072,
+    mamba_num_heads: 64,
+    n_routed_experts: 128,
+    num_experts_per_tok: 6,
+    moe_intermediate_size: 1856,
+    moe_shared_expert_intermediate_size: 3712,
+  });
+  expect([all / 1e9, active / 1e9].map((count) => count.toFixed(1))).toEqual(['31.6', '3.6']);
+  const [falcon] = countOf({
+    model_type: 'falcon_h1',
+    hidden_size: 1024,
+    intermediate_size: 2048,
+    num_hidden_layers: 36,
+    num_attention_heads: 8,
+    num_key_value_heads: 2,
+    head_dim: 64,
+    mamba_d_ssm: 1536,
+    mamba_n_heads: 24,
+    mamba_d_head: 64,
+    mamba_d_state: 128,
+    vocab_size: 32_784,
+  });
+  expect((falcon / 1e6).toFixed(0)).toBe('521');
+});
+
 test('a token of Nemotron-H uses two matrices of each of its experts', () => {
   const model = withKeys('nemotron-h-moe', {});
   // 4 of 6 experts idle, with matrices of 8 times 8.
