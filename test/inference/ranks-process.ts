@@ -255,7 +255,7 @@ async function checkFollowing(shared: inference.InferenceConfig): Promise<void> 
   await expectRefusal(
     'beams',
     () => engine.generate({ prompt: [3], numBeams: 2 }),
-    /DS_ARGUMENT.*numBeams: expected 1 where ranks share/,
+    /DS_ARGUMENT.*numBeams: expected an engine that has the whole model/,
   );
   const odd = engine.generate({ prompt: [3 + engine.rank], ...greedy });
   if (isFirst) await odd;
