@@ -21,9 +21,8 @@ await trainer.destroy();
 
 const engine = await initInference(folder);
 for (const content of ['What is a token?', 'Who trained you?']) {
-  const chat = [{ role: 'user', content }];
-  const { ids } = tokenizer.applyChatTemplate(chat, { addGenerationPrompt: true });
-  const [answer] = await engine.generate({ prompt: ids, temperature: 0, beginsText: true });
+  const messages = [{ role: 'user', content }];
+  const [answer] = await engine.generate({ messages, temperature: 0 });
   console.log(`> ${content}\n${answer?.text}`);
 }
 await engine.destroy();

@@ -17,9 +17,8 @@ await trainer.destroy();
 
 for (const folder of ['base', 'adapter']) {
   const engine = await initInference(folder, {}, { tokenizer });
-  const chat = [{ role: 'user', content: 'What is a token?' }];
-  const { ids } = tokenizer.applyChatTemplate(chat, { addGenerationPrompt: true });
-  const [answer] = await engine.generate({ prompt: ids, temperature: 0, beginsText: true });
+  const messages = [{ role: 'user', content: 'What is a token?' }];
+  const [answer] = await engine.generate({ messages, temperature: 0 });
   console.log(`${folder}: ${answer?.text}`);
   await engine.destroy();
 }
