@@ -20,7 +20,7 @@ const TRAITS: RotaryTraits = {
 };
 
 /**
- * Language models published as Nemotron 3 and Mini, Minitron. Source: Parmar et al. 2024,
+ * Language models published as Nemotron-3 8B, Nemotron-Mini, Minitron. Source: Parmar et al. 2024,
  * Muralidharan et al. 2024; transformers' NemotronForCausalLM.
  */
 export class Nemotron extends RotaryLM {
