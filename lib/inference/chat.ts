@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
+import { camelCase } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { errorMessage } from '../runtime/system-error.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
@@ -169,9 +170,8 @@ async function generateAnswer(
   const reader = new AnswerReader(answerForm, forms.promptEnd(prompt, visibleTokens));
   const answer: Answer = { content: '', reasoning: '', calls: [], finishReason: 'stop' };
   const formatOption = format ? { format } : {};
-  const maxNewTokens = Math.max(1, engine.maxTokens - prompt.length);
-  const how = { maxNewTokens, ...sampling, ...formatOption };
-  const request = { ...how, prompt, beginsText: true, visibleTokens };
+  const limited = limitAnswer(sampling, engine.maxTokens - prompt.length);
+  const request = { ...limited, ...formatOption, prompt, beginsText: true, visibleTokens };
   for await (const { text, tokens, finishReason } of engine.stream(request)) {
     counts.generatedTokens += tokens.length;
     const events = reader.push(text);
@@ -194,6 +194,14 @@ async function generateAnswer(
   if (answer.finishReason === 'abort') signal?.throwIfAborted();
   for (const call of answer.calls) report({ type: 'call', ...call });
   return answer;
+}
+
+/** Returns `sampling`; without a limit of new tokens, with all tokens that fit: `room`. */
+function limitAnswer(sampling: Sampling, room: number): Sampling {
+  const isLimit = ([name, value]: [string, unknown]): boolean =>
+    value !== undefined && camelCase(name) === 'maxNewTokens';
+  if (Object.entries(sampling).some(isLimit)) return sampling;
+  return { ...sampling, maxNewTokens: Math.max(1, room) };
 }
 
 function answerToMessage({ content, reasoning, calls }: Answer): ChatMessage {

@@ -107,6 +107,12 @@ test('an answer that was cut off runs no tools', async () => {
   expect([result.finishReason, result.messages.at(-1)?.role]).toEqual(['length', 'assistant']);
 });
 
+test('without a limit, an answer may fill the engine', async () => {
+  const { engine } = await talk(['Hello.'], { maxNewTokens: undefined });
+  const { prompt, maxNewTokens } = engine.requests[0] as { prompt: number[]; maxNewTokens: number };
+  expect(prompt.length + maxNewTokens).toBe(engine.maxTokens);
+});
+
 test('a signal ends the loop while a function runs', async () => {
   const controller = new AbortController();
   const run = () => controller.abort(new Error('enough'));
@@ -146,6 +152,8 @@ test('generate(), stream() and chat() of an engine accept messages', async () =>
   expect(text).toBe(expected?.text);
   const { content } = await engine.chat({ ...rest, messages });
   expect(content).toBe(expected?.text);
+  const byPythonName = { max_new_tokens: 8, temperature: 0, messages } as ChatRequest;
+  expect((await engine.chat(byPythonName)).content).toBe(expected?.text);
   await expect(engine.generate({ ...rest })).rejects.toThrow(/prompt or messages, got neither/);
   await expect(engine.generate({ ...rest, prompt, messages })).rejects.toThrow(/got both/);
   await engine.destroy();
