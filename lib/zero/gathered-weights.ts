@@ -22,7 +22,7 @@ interface GatherOptions {
    */
   maxLive: number;
   /**
-   * A unit stays gathered if fewer elements than this precede its next use
+   * A unit stays gathered if at most this many elements precede its next use
    * (stage3_max_reuse_distance).
    */
   maxReuseDistance: number;
