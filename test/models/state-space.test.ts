@@ -110,6 +110,19 @@ test('experts of Nemotron-H may have a width of their own, without biases', () =
   );
 });
 
+test('ranks with other tokens share the projections of experts of another width', () => {
+  const { config } = withKeys('nemotron-h-moe', {});
+  const layers = (config as unknown as { layers: number }).layers;
+  const feedLayers = Array.from({ length: layers }, () => true);
+  const moe = { ...(config as unknown as { moe: object }).moe, denseLayers: [] };
+  const own = { ...config, mamba: null, feedLayers, moe };
+  const model = new nn.models.NemotronH(own as never);
+  const names = model.tensorPlan().sequence?.byToken ?? [];
+  for (const name of ['fc1_latent_proj', 'fc2_latent_proj']) {
+    expect(names).toContain(`backbone.layers.*.mixer.${name}`);
+  }
+});
+
 test('published sizes give the published numbers of parameters', () => {
   const countOf = (config: JsonObject): [number, number] => {
     const model = nn.models.fromConfig(config);

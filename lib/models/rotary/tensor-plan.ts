@@ -60,6 +60,9 @@ export function rotaryTensorPlan(
             ...names.map((name) => `${list}.*.${name}`),
             ...[lastNorm(body)].flatMap((name) => (name === null ? [] : [`${model}.${name}`])),
             ...(hasShared && isGated ? [`${mlp}.shared_expert_gate`] : []),
+            ...(moe?.latentDim == null
+              ? []
+              : [`${attention}.fc1_latent_proj`, `${attention}.fc2_latent_proj`]),
           ],
         },
       }),
