@@ -20,6 +20,7 @@ function run(folder: string, command: string, words: string[], input = ''): stri
   const cwd = join(parent, folder);
   const done = spawnSync(command, words, { cwd, input, encoding: 'utf8', timeout: 500_000 });
   expect([done.status, done.status === 0 ? '' : done.stderr]).toEqual([0, '']);
+  expect(done.stderr).not.toContain('DsNotice');
   return done.stdout;
 }
 
