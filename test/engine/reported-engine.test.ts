@@ -438,7 +438,7 @@ test('dump_state lists model, optimizer, units and configuration, without secret
     tokenizer: 'gpt2',
   });
   const ranks = { ...engine.parts.ranks, dataGroup: { size: 3 } };
-  const state = { bytes: { device: 0, host: 2 ** 20, disk: 3 * 2 ** 20 }, shares: [] };
+  const state = { bytes: { device: 0, host: 2 ** 20, disk: 3 * 2 ** 20 }, updateGroups: [] };
   const other = rowsOf(
     describeState({ ...engine.parts, ranks, state, units: [], config } as never),
   );

@@ -190,7 +190,9 @@ test('a position of a stream with other columns is refused', async () => {
   again.loadStateDict(JSON.parse(JSON.stringify(state)));
   for (const other of [swapped, {}]) {
     const stream = await open(other);
-    expect(() => stream.loadStateDict(state)).toThrow(/a position with columns .*got one with col/);
+    expect(() => stream.loadStateDict(state)).toThrow(
+      /a position with columns .*got a position with col/,
+    );
   }
   // A state without columns belongs to a stream without them.
   const { columns: _, ...former } = (await open({})).stateDict();
