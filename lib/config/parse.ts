@@ -75,7 +75,10 @@ export function readDocument(source: unknown, name = 'ds_config.json'): ConfigDo
  */
 function decodeBase64(source: string): string | null {
   const compact = source.trim();
-  if (!/^[\w+/-]+={0,2}$/.test(compact)) return null;
+  // A search for one other character: a pattern that repeats a class keeps a place to go back to
+  // for each character, and overflows its stack on texts of some MiB.
+  const digits = compact.replace(/={1,2}$/, '');
+  if (digits === '' || /[^\w+/-]/.test(digits)) return null;
   const text = Buffer.from(compact, 'base64').toString('utf8').trim();
   return text.startsWith('{') && text.endsWith('}') ? text : null;
 }
@@ -252,13 +255,13 @@ function lineColumn({ line, column }: SourceLocation): string {
   return `${line}:${column}`;
 }
 
-/** Copies an inline configuration, with a bound on depth and number of values. */
+/** Copies an inline configuration, with a bound on depth, number of values and length of texts. */
 class Copier {
   private count = 0;
 
   /**
    * Returns a deep copy without undefined properties. Throws DS_CONFIG for an object that contains
-   * itself, and for too many values.
+   * itself, for too many values, and for a string or key of more than MAX_BYTES characters.
    */
   copy(value: unknown, path: Path): unknown {
     if (path.length > MAX_DEPTH) {
@@ -272,7 +275,9 @@ class Copier {
       this.take(value.length, path);
       return value.map((item, i) => this.copy(item, [...path, i]));
     }
+    if (typeof value === 'string') requireLength(value, path);
     if (!isSection(value)) return value;
+    for (const key of Object.keys(value)) requireLength(key, path);
     const entries = Object.entries(value).filter(([, item]) => item !== undefined);
     this.take(entries.length, path);
     return Object.fromEntries(entries.map(([key, item]) => [key, this.copy(item, [...path, key])]));
@@ -285,6 +290,11 @@ class Copier {
   }
 }
 
+function requireLength(text: string, path: Path): void {
+  if (text.length <= MAX_BYTES) return;
+  throw tooLargeError(path, `at most ${MAX_BYTES} characters`, `${text.length} characters`);
+}
+
 function tooLargeError(path: Path, expected: string, got: string): ConfigError {
   const where = dottedPath(path.slice(0, 3));
   return new ConfigError({ path: where, file: null, location: null, expected, got });
@@ -292,8 +302,12 @@ function tooLargeError(path: Path, expected: string, got: string): ConfigError {
 
 // Reads the text of a configuration file. It must be a regular file of bounded size.
 
-/** Maximum size of a configuration in bytes. */
-export const MAX_BYTES = 8 * 2 ** 20;
+/**
+ * Maximum size of a configuration in bytes, and of a string or key of an object in characters. A
+ * pattern may keep several words for each character, and V8 ends it after 64 MiB of them: in a
+ * process with much code it compiles patterns without the optimization that avoids this.
+ */
+export const MAX_BYTES = 2 ** 20;
 
 /** The error for a file that exists but cannot be a configuration. */
 class UnfitFile extends Error {

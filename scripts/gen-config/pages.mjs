@@ -35,7 +35,7 @@ Most runs need only these keys:
   If the three keys do not fit, the engine throws \`DS_CONFIG\`.
 - **Unknown keys** cause a notice. They are an error in \`params\` of \`scheduler\` and of \`optimizer\` (except Muon's). With
   \`strict: true\` of \`initialize()\`, every unknown key is an error.
-- **Format.** A file may have comments and trailing commas, and at most 8 MiB.
+- **Format.** A file may have comments and trailing commas, and at most 1 MiB.
 
 | keys of | sections |
 | --- | --- |

@@ -157,15 +157,15 @@ test.each<[name: string, path: () => string, got: RegExp]>([
   ['a pipe nobody writes to', pipe, /a pipe/],
   ['a device without end', () => '/dev/zero', /a device/],
   ['an empty device', () => '/dev/null', /a device/],
-  ['a file beyond the bound', () => file(' '.repeat(MAX_BYTES + 1)), /8388609 bytes/],
+  ['a file beyond the bound', () => file(' '.repeat(MAX_BYTES + 1)), /1048577 bytes/],
 ])('%s is no configuration', (_, path, got) => {
   const { errors } = checkConfig(path(), { worldSize: 1 });
   expect(errors).toHaveLength(1);
   expect(errors[0]).toMatchObject({ code: 'DS_CONFIG', got: expect.stringMatching(got) });
 });
 
-test('base64 beyond the limit is refused', () => {
-  const text = `{ "train_batch_size": 1 ${' '.repeat(MAX_BYTES)} }`;
+test.each([1, 8])('base64 of %d times the limit is refused', (times) => {
+  const text = `{ "train_batch_size": 1 ${' '.repeat(times * MAX_BYTES)} }`;
   const { errors } = checkConfig(Buffer.from(text).toString('base64'), { worldSize: 1 });
   expect(errors[0]?.expected).toBe(`at most ${MAX_BYTES} characters`);
 });
