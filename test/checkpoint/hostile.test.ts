@@ -23,6 +23,9 @@ import { checksumFile } from '../support/checksum.js';
 import { content, save, valuesOf } from './content.js';
 import { tinyEngine } from './partitioned-engine.js';
 
+/** Mutations of each kind. DS_FUZZ_CASES sets another number. */
+const MUTATIONS = Number(process.env.DS_FUZZ_CASES ?? 300);
+
 const MODEL = 'mp_rank_00_model_states.safetensors';
 const OPTIMIZER = 'zero_pp_rank_0_mp_rank_00_optim_states.safetensors';
 
@@ -145,23 +148,23 @@ test('5,000 mutations of a sealed manifest parse to something consistent or are 
   expect(refused).toBeGreaterThan(3000);
 });
 
-test('1,000 mutated manifests on disk: opened and read, or refused', async () => {
+test('mutated manifests on disk: opened and read, or refused', async () => {
   await save(dir, 't', content(1));
   const original = manifestOf('t');
   const random = generator(77);
   let refused = 0;
-  for (let round = 0; round < 1000; ++round) {
+  for (let round = 0; round < MUTATIONS; ++round) {
     const value = structuredClone(original);
     for (let change = 0; change <= random(2); ++change) mutate(value, random);
     seal('t', value);
     if (await isRefused(() => valuesOf(dir, 't'))) refused++;
   }
-  expect(refused).toBeGreaterThan(500);
+  expect(refused).toBeGreaterThan(MUTATIONS / 2);
   seal('t', original);
   expect((await valuesOf(dir, 't')).w?.[0]).toBe(1);
 });
 
-test('1,000 mutated shards with valid checksums: read as the manifest describes, or refused', async () => {
+test('mutated shards with valid checksums: read as the manifest describes, or refused', async () => {
   await save(dir, 't', content(1));
   const path = join(dir, 't', OPTIMIZER);
   const bytes = readFileSync(path);
@@ -170,7 +173,7 @@ test('1,000 mutated shards with valid checksums: read as the manifest describes,
   const random = generator(5);
   const alphabet = Buffer.from('0123456789-.eE[]{}",: Ffw_');
   let refused = 0;
-  for (let round = 0; round < 1000; ++round) {
+  for (let round = 0; round < MUTATIONS; ++round) {
     let mutant = Buffer.from(bytes);
     for (let change = 0; change <= random(2); ++change) {
       const at = random(header);
@@ -184,7 +187,7 @@ test('1,000 mutated shards with valid checksums: read as the manifest describes,
     seal('t', value);
     if (await isRefused(() => valuesOf(dir, 't'))) refused++;
   }
-  expect(refused).toBeGreaterThan(300);
+  expect(refused).toBeGreaterThan(0.3 * MUTATIONS);
 });
 
 describe('a manifest', () => {
@@ -333,7 +336,7 @@ test('state with hostile names changes no prototype', async () => {
   expect(({} as JsonObject).polluted).toBeUndefined();
 });
 
-test("1,000 mutations of a pretrained folder's index and headers are read or refused", async () => {
+test("mutations of a pretrained folder's index and headers are read or refused", async () => {
   const engine = await tinyEngine(5, 1);
   await engine.saveCheckpoint(dir, { tag: 't' });
   engine.destroy();
@@ -345,7 +348,7 @@ test("1,000 mutations of a pretrained folder's index and headers are read or ref
   const files = readdirSync(good).filter((name) => name.endsWith('.safetensors'));
   const random = generator(99);
   let refused = 0;
-  for (let round = 0; round < 1000; ++round) {
+  for (let round = 0; round < MUTATIONS; ++round) {
     const value = structuredClone(original);
     const map = value.weight_map as JsonObject;
     const names = Object.keys(map);
@@ -362,5 +365,5 @@ test("1,000 mutations of a pretrained folder's index and headers are read or ref
     };
     if (await isRefused(read)) refused++;
   }
-  expect(refused).toBeGreaterThan(500);
+  expect(refused).toBeGreaterThan(MUTATIONS / 2);
 });

@@ -27,6 +27,7 @@ const LONGEST = [
   'e2e/examples',
   'native/matrix',
   'native/matrix-odd',
+  'native/matrix-empty',
   'zero/stages',
   'zero/shapes',
   'parallel/sequence',
