@@ -16,13 +16,13 @@ export interface Segment {
  */
 export interface ChunkSegments {
   /**
-   * [segments + 1]: first element of each segment. Starts with 0 and ends with the size of the
+   * The first element of each segment, [segments + 1]. Starts with 0 and ends with the size of the
    * chunk.
    */
   readonly starts: readonly number[];
   /**
-   * [segments]: elements of each segment. Elements between its end and the next start belong to no
-   * segment.
+   * The number of elements of each segment, [segments]. Elements between its end and the next start
+   * belong to no segment.
    */
   readonly counts: readonly number[];
 }

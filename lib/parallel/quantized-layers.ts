@@ -52,7 +52,7 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
   /** See QuantizedLinear. */
   readonly weight_zero_point: Parameter | null;
   /**
-   * [inputs of this part]: which of all inputs belongs to each position. Null: the positions' own
+   * Which of all inputs belongs to each position, [inputs of this part]. Null: the positions' own
    * order.
    */
   readonly weight_order: Parameter | null;

@@ -100,10 +100,10 @@ export type OpenTile = Pick<UpdateTensors, 'master' | 'state'>;
 /** A partition in a ShardState, which owns these tensors. Two fields may hold the same tensor. */
 export interface ShardPart {
   readonly partition: Partition;
-  /** [numel]: f32 masters, or bf16 upper halves. Null if masters are on a disk. */
+  /** f32 masters, or bf16 upper halves, [numel]. Null if masters are on a disk. */
   readonly master: Tensor | null;
   /**
-   * [numel]: receives the gradient. Null if updates read the gradient in the memory of backward.
+   * Receives the gradient, [numel]. Null if updates read the gradient in the memory of backward.
    */
   grad: Tensor | null;
   /**
