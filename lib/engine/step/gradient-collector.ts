@@ -182,8 +182,8 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * Drops the gradients since the last step(). Throws DS_AUTOGRAD if they belong to earlier
-   * micro-batches of a step.
+   * Drops the gradients since the last step(). Throws DS_AUTOGRAD if gradients wait for step(), or
+   * if step() was already called for earlier micro-batches of this update.
    */
   drop(): void {
     this.requireUnreduced('engine.zeroGrad');

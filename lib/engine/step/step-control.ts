@@ -28,8 +28,8 @@ import { BATCHES, type BatchUse, type Columns, type ReportedRows, StepRows } fro
 
 /**
  * Returns the ranges of `partition.counted` with parameters that this rank counts. Adjacent ranges
- * are merged, because the padding between parameters is zero. Empty if the rank does not count
- * micro-batches.
+ * are merged, because the padding between parameters is zero. Empty if this rank counts no
+ * parameter.
  */
 export function countedRanges(
   { unit, fragments, counted }: Pick<Partition, 'unit' | 'fragments' | 'counted'>,

@@ -25,9 +25,9 @@ interface ExperimentRun {
 }
 
 /**
- * Measures the milliseconds of the steps from start_profile_step to end_profile_step, by the clock.
- * Work of the program between engine calls is included. DeepSpeed instead adds up forward, backward
- * and step.
+ * Measures the milliseconds of the steps from start_profile_step to end_profile_step, counted from
+ * 0, by the clock. Work of the program between engine calls is included. DeepSpeed instead adds up
+ * forward, backward and step.
  */
 export class MeasuredSteps extends WrappedTimer {
   private readonly profiler: FlopsProfiler;
