@@ -86,7 +86,7 @@ const MAX_SHARD_BYTES = 5e9;
  * - Throws DS_CHECKPOINT if the tag is missing, a file is damaged, or "hf" is requested for a model
  *   without a description for transformers.
  * - Throws DS_ARGUMENT for an unknown option, or if `out` contains files.
- * - Throws DS_NONFINITE if a weight is not finite in the dtype.
+ * - Throws DS_NONFINITE if the dtype is fp16 and a converted weight is not finite.
  * - Throws DS_IO if a file cannot be read or written.
  *
  * Source: DeepSpeed's zero_to_fp32.

@@ -43,9 +43,7 @@ export interface Manifest {
   library: string;
   /** Time of the save, in milliseconds since 1970. */
   savedAt: number;
-  /**
-   * Number of ranks that saved a part. Ranks with the same state as another rank are not counted.
-   */
+  /** Number of data ranks, without replicas: the length of `ranks`. */
   worldSize: number;
   files: readonly FileRecord[];
   /** Weights and buffers by name. */
@@ -56,7 +54,7 @@ export interface Manifest {
   optimizer: ReadonlyMap<string, TensorRecord>;
   /** State that is the same on all ranks. */
   state: JsonObject;
-  /** State of each rank that saved a part. */
+  /** State of each data rank, such as its generator, without replicas. */
   ranks: readonly JsonObject[];
   /** Description of the model for other libraries, or null. */
   description: JsonObject | null;

@@ -31,7 +31,7 @@ export interface FileSum {
 
 /**
  * Writes a new file with the tensors in order. Resolves after the file is on disk. The tensors must
- * not change before. Throws DS_IO if the file cannot be written.
+ * not change until the promise settles. Throws DS_IO if the file cannot be written.
  */
 export async function writeSafetensors(
   path: string,

@@ -151,7 +151,7 @@ export class Save {
 
   /**
    * Writes this rank's shards, waits for the other ranks, and publishes the checkpoint. Resolves
-   * with its path. Tensors must not change before.
+   * with its path. Tensors must not change until the promise settles.
    *
    * If a rank fails, rejects on all ranks with:
    *
