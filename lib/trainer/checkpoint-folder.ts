@@ -164,8 +164,8 @@ export async function requireNoLaterCheckpoints(
 
 /**
  * Returns the checkpoint folder of a resumed run: `resume` itself. If `resume` is true, returns the
- * newest complete checkpoint in `dir`, or null. Rejects on all ranks with DS_CHECKPOINT if the
- * folder `resume` contains no checkpoint with an optimizer.
+ * newest complete checkpoint in `dir` with an optimizer, or null. Rejects on all ranks with
+ * DS_CHECKPOINT if the folder `resume` contains no checkpoint with an optimizer.
  */
 export async function findCheckpoint(
   world: CheckpointWorld,

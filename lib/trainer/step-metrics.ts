@@ -12,7 +12,7 @@ export interface DeviceSum {
   readonly sum: Tensor | number;
   /** Number of values. */
   readonly count: Tensor | number;
-  /** If the metric is the largest or the smallest value over micro-batches and ranks. */
+  /** Set for a metric that is the largest or the smallest value over micro-batches and ranks. */
   readonly extreme?: 'max' | 'min';
 }
 

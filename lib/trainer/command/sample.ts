@@ -45,9 +45,9 @@ export function createPrompt(tokenizer: Tokenizer, text: string, vocabSize = Inf
 }
 
 /**
- * Returns a prompt from the first row of `files` that has one: its prompt, the messages before the
- * first answer, or its first words. Returns null if the row has no text or there are no rows.
- * Throws DS_DATA if a row cannot be read.
+ * Returns a prompt from a row of `files`: its prompt, the messages before the first answer, or its
+ * first words. Rows with an empty prompt are skipped. Returns null at the first row without text,
+ * such as a row of tokens, or if there are no rows. Throws DS_DATA if a row cannot be read.
  */
 export async function readFirstPrompt(
   tokenizer: Tokenizer,
