@@ -133,8 +133,8 @@ function leaveOut({ value }: Draft, path: Path): void {
 
 /**
  * Fills "auto" values. Removes an "auto" that means "not given", unless a Trainer fills the key
- * `later`. Returns the values without a source. Keys of the plan, and keys that depend on a planned
- * stage, stay "auto".
+ * `later`. Returns the keys that stay unfilled. Keys of the plan, and keys that depend on a planned
+ * stage, stay "auto" and are not returned.
  */
 function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
   const unfilled: Unfilled[] = [];

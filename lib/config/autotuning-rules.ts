@@ -49,7 +49,7 @@ export function isExperiment({ autotuning }: Pick<ResolvedValues, 'autotuning'>)
 
 /**
  * Returns advice for enabled autotuning in a run without the launcher. DeepSpeed ends such a run
- * with an error.
+ * with an error, one step after end_profile_step.
  */
 export function searchesNothing(config: ResolvedValues): Advice | null {
   if (!config.autotuning.enabled || isExperiment(config)) return null;

@@ -26,8 +26,9 @@ const HIGHLY_COMPOSITE = [
 ];
 
 /**
- * Removes batch sizes from `draft` if elasticity selects them and its section permits that;
- * otherwise refuses them. Source: DeepSpeed, which raises ElasticityConfigError or warns.
+ * Removes batch sizes from `draft` if elasticity is enabled, because it selects them. Refuses them
+ * too, unless ignore_non_elastic_batch_info is true. Source: DeepSpeed, which raises
+ * ElasticityConfigError or warns.
  */
 export function yieldToElasticity(draft: Draft): void {
   const { elasticity } = draft.value;
