@@ -97,8 +97,9 @@ function release(values: Values): void {
 /** One run of a rank's list of actions. */
 export class PipelineRun {
   private readonly visits = new Map<string, MicroBatchState>();
-  /** Values by the stage that takes them; then gradients by the stage that takes them. */
+  /** Values, by the stage that takes them. */
   private readonly values = new StageInbox();
+  /** Gradients, by the stage that takes them. */
   private readonly gradients = new StageInbox();
   /** Gradients to send, by the stage that computed them. */
   private readonly leaving = new Map<string, readonly Tensor[]>();
