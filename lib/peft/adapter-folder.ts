@@ -67,7 +67,7 @@ export function findBase({ path, base }: AdapterFolder): string | null {
 const isModelPath = (path: string): boolean =>
   path.endsWith('.gguf') || statSync(path).isDirectory();
 
-/** Returns the error for an adapter in path of a model. */
+/** Returns the error for an adapter in place of a model. */
 export function findLoneAdapter({ path, base }: AdapterFolder): DsError {
   const model = base === null ? 'an unnamed model' : JSON.stringify(base);
   return new DsError({
