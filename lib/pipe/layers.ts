@@ -62,7 +62,7 @@ export class LayerSpec<Args extends any[] = any[]> {
   /** The arguments of the constructor. */
   readonly args: Args;
 
-  /** Throws DS_ARGUMENT unless `layerClass` is a class of modules. */
+  /** Throws DS_ARGUMENT unless `type` is a class of modules. */
   constructor(
     /** The class of the layer. */
     readonly type: LayerClass<Args>,
