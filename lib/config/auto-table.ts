@@ -32,9 +32,9 @@ export interface AutoSources {
     fp8Recipe?: 'tensorwise' | 'rowwise' | 'blockwise';
   };
   /**
-   * Whether the configuration must equal `trainingRow`, as in Hugging Face's Trainer: different
+   * Whether the configuration must equal `training`, as in Hugging Face's Trainer: different
    * values are refused in one error, and missing batch sizes, precision and clipping are added.
-   * Default: false, so `trainingRow` only fills "auto".
+   * Default: false, so `training` only fills "auto".
    */
   mustMatch?: boolean;
 }

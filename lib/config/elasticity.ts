@@ -142,7 +142,8 @@ function chooseSharedBatch(
 }
 
 /**
- * Returns the numbers of ranks within `range` that divide `batch` into micro-batches, ascending.
+ * Returns the numbers of ranks from `min` to `max` that divide `batch` into micro-batches,
+ * ascending.
  */
 function divisorsOf(
   batch: number,
