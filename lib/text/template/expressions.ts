@@ -293,7 +293,7 @@ function sliceOrUndefined(value: Value, bounds: readonly (Value | null)[]): Valu
 
 type ComputeArguments = (frame: Frame) => { args: Value[]; keywords: Keywords };
 
-/** Compiles the arguments of a call; the values of `first` precede the others. */
+/** Compiles the arguments of a call. The items of `rest` follow the positional arguments. */
 function compileArguments(
   { args, keywords, rest, restKeywords }: Arguments,
   context: CompileContext,
