@@ -31,6 +31,7 @@ export type { LanguageHead } from './language-head.js';
 export type { FolderOptions } from './model-folder.js';
 export type { NormalizedHead } from './normalized-head.js';
 export type { PlaceInputs, Places } from './places.js';
+export type { AltUpConfig, AltUpSizes } from './rotary/alt-up-config.js';
 export type {
   AttentionContext,
   GatedAttention,

@@ -21,6 +21,7 @@ export * from './convolution.js';
 export * from './dropout.js';
 export * from './embedding.js';
 export {
+  type ExpertActivation,
   Experts,
   type ExpertsOptions,
   loadBalancingLoss,
