@@ -8,7 +8,8 @@ export type BambaConfig = FamilyConfig<
   'attentionBias' | 'mlpBias' | 'mamba' | 'partialRotaryFactor'
 >;
 
-const FILES = Object.fromEntries(
+/** Names of feed-forward layers in files, by their names here; also of Falcon-H1. */
+export const BAMBA_FILES = Object.fromEntries(
   ['gate_proj', 'up_proj', 'down_proj'].flatMap((name) =>
     ['weight', 'bias'].map((part) => [
       `model.layers.*.mlp.${name}.${part}`,
@@ -30,7 +31,7 @@ const TRAITS: RotaryTraits = {
   },
   window: 'none',
   rope: { ...COMMON_ROPE, partial: true, partialFallback: 0.5 },
-  files: FILES,
+  files: BAMBA_FILES,
   only: { z_loss_coefficient: [0] },
   defaults: {
     max_position_embeddings: 262_144,

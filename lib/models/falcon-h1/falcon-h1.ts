@@ -1,4 +1,5 @@
 // Falcon-H1: attention and a state space layer beside each other in each block, with multipliers.
+import { BAMBA_FILES } from '../bamba/bamba.js';
 import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
@@ -7,15 +8,6 @@ import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 export type FalconH1Config = FamilyConfig<
   'attentionBias' | 'mlpBias' | 'mamba' | 'scales' | 'multipliers'
 >;
-
-const FILES = Object.fromEntries(
-  ['gate_proj', 'up_proj', 'down_proj'].flatMap((name) =>
-    ['weight', 'bias'].map((part) => [
-      `model.layers.*.mlp.${name}.${part}`,
-      `model.layers.*.feed_forward.${name}.${part}`,
-    ]),
-  ),
-);
 
 const TRAITS: RotaryTraits = {
   name: 'FalconH1',
@@ -43,7 +35,7 @@ const TRAITS: RotaryTraits = {
     embed: { key: 'embedding_multiplier', fallback: 1 },
     logits: { key: 'lm_head_multiplier', fallback: 1 },
   },
-  files: FILES,
+  files: BAMBA_FILES,
   defaults: {
     hidden_size: 4096,
     intermediate_size: 14_336,
