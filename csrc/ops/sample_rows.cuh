@@ -43,7 +43,7 @@ __device__ __forceinline__ uint32_t bits_of_packet(const int32_t* mask, uint32_t
   return static_cast<uint32_t>(mask[c / 32]) >> c % 32 & ((1u << N) - 1);
 }
 
-/// A part of a row, of which each of `parts` blocks of a cluster takes one.
+/// A part of a row. A cluster has `parts` blocks, and each block takes one part.
 struct RowPart {
   uint32_t part = 0, parts = 1;
 

@@ -27,7 +27,7 @@ type Settings = ResolvedConfig['autotuning'];
 
 /** The program and the environment of one search. */
 export interface AutotuneRequest {
-  /** The program's own arguments, one of which is the path of ds_config.json. */
+  /** The program's own arguments. One of them is the path of ds_config.json. */
   args: readonly string[];
   /** Arguments of a known program, by the keys of the configuration that they set. */
   known: Readonly<Record<string, string>>;

@@ -191,8 +191,8 @@ const smallest = (section: Elasticity): number => microsOf(section)[0] ?? Number
 const largestBatch = (section: Elasticity): number => section.max_train_batch_size ?? Number.NaN;
 
 /**
- * Returns the number of GPUs that elasticity adds or removes together: those of a node, or 1 in
- * version 0.1.
+ * Returns the number of GPUs that elasticity adds or removes together. Version 0.1 adds single
+ * GPUs, later versions add whole nodes.
  */
 const nodeOf = ({ version, num_gpus_per_node: gpus }: Elasticity): number =>
   version === 0.1 ? 1 : gpus;

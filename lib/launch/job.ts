@@ -1,5 +1,5 @@
-// The job that a launcher sends to each node: the data with which a node starts its ranks. It
-// is JSON and contains the secret.
+// The job that a launcher sends to each node. The node needs it to start its ranks. It is JSON and
+// contains the secret.
 import type { BindingRequest } from './core-binding.js';
 import type { Node } from './hostfile.js';
 import type { Script } from './script.js';

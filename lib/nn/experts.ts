@@ -327,8 +327,8 @@ export interface SparseMixtureOptions extends TopKRouterOptions {
   /** See ExpertsOptions. */
   activation?: ExpertActivation;
   /**
-   * Width of the experts' inputs and outputs, to which fc1_latent_proj and from which
-   * fc2_latent_proj projects. Default: null, the channels.
+   * Width of the experts' inputs and outputs. fc1_latent_proj projects the channels to it, and
+   * fc2_latent_proj projects it back. Default: null, the channels without a projection.
    */
   latentDim?: number | null;
   /** Whether a gate scales the output of the shared expert. Default: true. */

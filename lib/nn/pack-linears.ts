@@ -11,8 +11,8 @@ import { replaceModules } from './replace-modules.js';
 export const HEADS: readonly string[] = ['lm_head', 'embed_out', 'score', 'classifier'];
 
 /**
- * Modules whose weights the models of this library read directly, without a call of forward(). They
- * cannot be replaced by a layer with another forward.
+ * Modules that must not be replaced by a layer with another forward: models read their weights
+ * directly, without a call of forward().
  */
 export const READ_DIRECTLY: readonly string[] = ['lm_head', 'embed_out', 'wpe'];
 

@@ -59,7 +59,7 @@ export class Parameter extends Tensor {
   private vacant: { owner: string; device: Device } | null = null;
   /** The part of the whole tensor, of partOf(); null: all. */
   private cut: Region | null = null;
-  /** Whether the initializer writes the whole tensor, of which cutTo() keeps a part. */
+  /** Whether the initializer writes the whole tensor. cutTo() then keeps a part of it. */
   private startsWhole = false;
   /** The stored values of startFrom(); null: initial values come from the initializer. */
   private from: StoredValues | null = null;

@@ -200,8 +200,8 @@ function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, cluster: Cl
 }
 
 /**
- * Returns the fraction of offloaded state with which device and host finish at the same time,
- * rounded to two decimals as in a run.
+ * Returns the fraction of offloaded state that the device updates, so that device and host finish
+ * at the same time. It is rounded to two decimals, as in a run.
  */
 export function predictGpuShare(setup: Setup, rates: Rates, cluster: Cluster): number {
   const ranksHere = countRanksOfMachine(setup, cluster);

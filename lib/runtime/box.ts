@@ -199,8 +199,8 @@ export function rangesOf(
 }
 
 /**
- * Returns the shape of the largest parts of `box` whose elements are contiguous in each of the
- * boxes `around`, which contain it.
+ * Returns the shape of the largest runs of `box`. The boxes `around` contain `box`; a run is
+ * contiguous in each of them.
  */
 export function runShape(box: Box, around: readonly Box[]): number[] {
   const run = box.shape.map(() => 1);

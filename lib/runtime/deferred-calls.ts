@@ -34,7 +34,7 @@ class CallQueue {
   private readonly unwritten = new Set<Operand>();
   /** For each memory, the number of the last call that writes it. */
   private readonly writers = new Map<Operand, number>();
-  /** Memory to which the call that is being prepared adds. */
+  /** The call that is being prepared adds to this memory. Null: it adds to none. */
   private amended: Operand | null = null;
 
   noteAllocated(buffer: Operand): void {

@@ -129,7 +129,7 @@ export class Matcher extends Handled {
     native(() => addon.fillMask(this.handle, words));
   }
 
-  /** Returns the text with which every continuation begins; often "". */
+  /** Returns the text at the start of every valid continuation; often "". */
   forced(): string {
     return native(() => addon.forcedText(this.handle));
   }

@@ -5,9 +5,10 @@ import { required } from './required.js';
 const MAX_WORDS = 16;
 
 /**
- * Returns the candidate within two edits of `word`; else a candidate that has all of its words
- * ("warmup_num_steps" for "warmup_steps"); else a candidate whose number of edits is at most a
- * third of its length; else "".
+ * Returns a candidate that resembles `word`, or "". It tries three rules in this order:
+ * 1. the nearest candidate, within two edits and within a third of the length of `word`
+ * 2. the only candidate that contains all words of `word`: "warmup_num_steps" for "warmup_steps"
+ * 3. the nearest candidate, within a third of the length of `word`
  */
 export function closest(word: string, candidates: readonly string[]): string {
   const lower = word.toLowerCase();

@@ -15,7 +15,7 @@ let runningSequence = 0;
 /** For each running backward, outermost first: the number of open uses of each leaf. */
 const openUseCounts: Map<Tensor, number>[] = [];
 
-/** Returns the sequence number of the node whose backward is running; 0 outside of a backward. */
+/** Returns the sequence number of the node that backward computes now; 0 outside of a backward. */
 export function runningSequenceNumber(): number {
   return runningSequence;
 }

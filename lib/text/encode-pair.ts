@@ -39,8 +39,8 @@ export function encodePair(
 }
 
 /**
- * Returns the lengths to which two texts are cut, together at most `room` tokens. Source: the crate
- * tokenizers, "longest_first".
+ * Returns the lengths of two texts after the cut. Together they have at most `room` tokens. Source:
+ * the crate tokenizers, "longest_first".
  */
 function cutLengths([a, b]: readonly [number, number], room: number): [number, number] {
   if (a + b <= room) return [a, b];

@@ -1,4 +1,5 @@
-// Gates of which a layer keeps only the largest. Source: Gemma 3n.
+// Sparse gates: a layer keeps the largest gates of a token and sets the others to 0. Source: Gemma
+// 3n.
 import { erf } from '../../nn/truncated-normal.js';
 import { relu, std, type Tensor } from '../../tensor/index.js';
 

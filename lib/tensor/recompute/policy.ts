@@ -83,9 +83,10 @@ const defaultPolicy: CheckpointPolicy = {
 let policy = defaultPolicy;
 
 /**
- * By default, host memory keeps an attention whose queries see at least so many keys. A copy over
- * PCIe takes 2 C / 55e9 s per token, and the forward that it replaces 4 K C / 500e12 s for K keys.
- * At 4,096 keys both take about as long, and the copy runs during other computation.
+ * The fewest keys for a copy to host memory: by default, attention over fewer keys is computed
+ * again. A copy over PCIe takes 2 C / 55e9 s per token. Computing the forward again takes 4 K C /
+ * 500e12 s for K keys. At 4,096 keys both take about as long, and the copy runs during other
+ * computation.
  */
 const MANY_KEYS = 4096;
 
